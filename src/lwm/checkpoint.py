@@ -1,0 +1,315 @@
+"""Checkpoints: atomic, checksummed, and free of code.
+
+A checkpoint is a directory of three files::
+
+    step-000123456/
+      arrays.safetensors   every array of the state, named by its place ("dqn/gru/weight")
+      state.json           every other value, and where the arrays belong
+      manifest.json        format version, size and SHA-256 of the two files above; written last
+
+It is written as ``<name>.tmp-<pid>/``, synced, and renamed, so a directory with its final name is a
+whole one.  Loading executes nothing: no pickle, only JSON and raw numbers, with bounds on both.
+
+A *state* is a tree of dicts with string keys and lists, whose leaves are numpy arrays, int (of any
+size), float, str, bool or None.  All come back equal, arrays with dtype and shape.  Two
+conveniences are not symmetric: a tuple comes back as a list, a numpy scalar as the Python number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from lwm.codec import (
+    CHUNK_BYTES,
+    MAX_JSON_BYTES,
+    decode,
+    encode,
+    read_safetensors,
+    safetensors_chunks,
+)
+from lwm.errors import CheckpointError, RunFailed, reason
+
+FORMAT = 1
+ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
+MAX_MANIFEST_BYTES = 4096
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_STEP = re.compile(r"step-([0-9]{1,18})(\.old-[0-9]+)?")
+_TEMPORARY = re.compile(r".+\.tmp-([0-9]{1,18})")
+
+
+def save(directory: Path, name: str, state: dict[str, Any], keep: int = 2) -> Path:
+    """Write ``state`` as ``directory/name`` and return that path.
+
+    If ``name`` is ``step-<number>``, checkpoints with a lower number are removed but for the newest
+    ``keep - 1``.  On any failure the earlier checkpoints stay as they were.
+    """
+    if not _NAME.fullmatch(name) or keep < 1:
+        raise CheckpointError(f"cannot save a checkpoint named {name!r} with keep={keep}")
+    directory = Path(directory)
+    target = directory / name
+    temporary = directory / f"{name}.tmp-{os.getpid()}"
+    arrays, text = encode(state)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _rmtree(temporary)
+        temporary.mkdir()
+        files = {
+            ARRAYS: _write_file(temporary / ARRAYS, safetensors_chunks(arrays)),
+            STATE: _write_file(temporary / STATE, [text]),
+        }
+        _write_file(temporary / MANIFEST, [_manifest(files)])
+        sync_directory(temporary)
+        _install(temporary, target)
+    except OSError as error:
+        _rmtree(temporary)
+        raise RunFailed(f"cannot write checkpoint {target}: {reason(error)}") from error
+    except BaseException:
+        _rmtree(temporary)
+        raise
+    _prune(directory, name, keep)
+    return target
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state saved at ``path``; a CheckpointError names the file that is not as written."""
+    path = Path(path)
+    try:
+        return _load(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot read checkpoint {path}: {reason(error)}") from error
+
+
+def latest(
+    directory: Path, warn: Callable[[str], None] | None = None
+) -> tuple[Path, dict[str, Any]] | None:
+    """The good ``step-<number>`` checkpoint with the highest number, or None if there is none yet.
+
+    A damaged one is reported through ``warn`` (``warnings.warn`` if not given) and the one before
+    it used.  Where there are checkpoints and none is good, that is a CheckpointError.
+    """
+    tell = warn if warn is not None else lambda text: warnings.warn(text, stacklevel=3)
+    tried: set[Path] = set()
+    while True:
+        # Listed afresh each time: a live writer may remove old checkpoints while we read.
+        present = [path for _, path in reversed(_numbered(Path(directory)))]
+        waiting = [path for path in present if path not in tried]
+        if not waiting:
+            break
+        tried.add(waiting[0])
+        try:
+            return waiting[0], load(waiting[0])
+        except CheckpointError as error:
+            if waiting[0].exists() or waiting[0].is_symlink():
+                tell(f"{error}; trying the checkpoint before it")
+    if present:
+        raise CheckpointError(f"no good checkpoint among the {len(present)} in {directory}")
+    return None
+
+
+def write_bytes_atomic(path: Path, data: bytes) -> None:
+    """Replace the file ``path`` by ``data``, durably; a reader sees the old or the new, never half.
+
+    Raises OSError; the temporary file is removed then.
+    """
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        temporary.unlink(missing_ok=True)
+        _write_file(temporary, [data])
+        _rename(temporary, path)
+        sync_directory(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# The seams below are where tests cut: each call may fail, or be the last thing the process does.
+
+
+def _write(file: IO[bytes], data: bytes | memoryview) -> None:
+    file.write(data)
+
+
+def _fsync(descriptor: int) -> None:
+    os.fsync(descriptor)
+
+
+def _rename(source: Path, target: Path) -> None:
+    os.rename(source, target)
+
+
+def _rmtree(path: Path) -> None:
+    """Remove a directory or file as far as possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> dict[str, Any]:
+    """Write a new file, sync it, and return its size and SHA-256."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "xb") as file:
+        for chunk in chunks:
+            _write(file, chunk)
+            digest.update(chunk)
+            size += len(chunk)
+        file.flush()
+        _fsync(file.fileno())
+    return {"sha256": digest.hexdigest(), "size": size}
+
+
+def _install(temporary: Path, target: Path) -> None:
+    """Give the finished directory its name; one that has the name already steps aside first."""
+    aside = target.with_name(f"{target.name}.old-{os.getpid()}")
+    replaced = os.path.lexists(target)
+    if replaced:
+        _rename(target, aside)
+    try:
+        _rename(temporary, target)
+    except OSError:
+        if replaced:
+            os.rename(aside, target)
+        raise
+    sync_directory(target.parent)
+
+
+def _prune(directory: Path, name: str, keep: int) -> None:
+    """Remove what ``name`` makes superfluous; failing to is no failure of the checkpoint."""
+    match = _STEP.fullmatch(name)
+    try:
+        if match:
+            older = [path for number, path in _numbered(directory) if number < int(match[1])]
+            for path in older[: max(0, len(older) - (keep - 1))]:
+                _discard(path)
+        for entry in os.listdir(directory):
+            owner = _TEMPORARY.fullmatch(entry)
+            if owner and _is_stale(int(owner[1])):
+                _rmtree(directory / entry)
+            elif entry.startswith(f"{name}.old-"):
+                _discard(directory / entry)
+    except OSError:
+        pass
+
+
+def _discard(path: Path) -> None:
+    """Remove a checkpoint; renamed first, so that it is never seen half removed."""
+    doomed = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    _rename(path, doomed)
+    _rmtree(doomed)
+
+
+def _is_stale(pid: int) -> bool:
+    """Whether a temporary directory of process ``pid`` is a leftover; our own is, between saves."""
+    if pid == os.getpid():
+        return True
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return False
+
+
+def _numbered(directory: Path) -> list[tuple[int, Path]]:
+    """Checkpoints by rising number.  One that stepped aside for a replacement which never arrived
+    counts too, below the real one of its number."""
+    try:
+        entries = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(f"cannot read {directory}: {reason(error)}") from error
+    found = [(m, entry) for entry in entries if (m := _STEP.fullmatch(entry))]
+    found.sort(key=lambda item: (int(item[0][1]), item[0][2] is None, item[1]))
+    return [(int(m[1]), directory / entry) for m, entry in found]
+
+
+def _manifest(files: dict[str, Any]) -> bytes:
+    document = {"files": files, "format": FORMAT}
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Check everything that can be checked without trusting the content, then read it."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        raise CheckpointError(f"{path} is not a checkpoint directory")
+    names = set(os.listdir(path))
+    for name in (MANIFEST, ARRAYS, STATE):
+        if name not in names:
+            raise CheckpointError(f"damaged checkpoint: {path / name} is missing")
+    if extra := sorted(names - {MANIFEST, ARRAYS, STATE}):
+        raise CheckpointError(f"damaged checkpoint: {path / extra[0]} does not belong there")
+    listed = _read_manifest(path / MANIFEST)
+    text = _read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES)
+    _read_checked(path / ARRAYS, listed[ARRAYS], None)
+    return decode(path / STATE, text, read_safetensors(path / ARRAYS))
+
+
+def _open_regular(path: Path) -> IO[bytes]:
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise CheckpointError(f"damaged checkpoint: {path} is not a regular file")
+    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    with _open_regular(path) as file:
+        raw = file.read(MAX_MANIFEST_BYTES + 1)
+    try:
+        if len(raw) > MAX_MANIFEST_BYTES:
+            raise ValueError("too long")
+        document = json.loads(raw)
+        version, files = document["format"], document["files"]
+        if isinstance(version, int) and version != FORMAT:
+            raise CheckpointError(f"{path} has format {version}; this lwm reads format {FORMAT}")
+        entries = {name: (files[name]["size"], files[name]["sha256"]) for name in (ARRAYS, STATE)}
+        # Compared as bytes, so that no change of the manifest goes unseen, not even a blank.
+        if raw != _manifest({n: {"sha256": s, "size": z} for n, (z, s) in entries.items()}):
+            raise ValueError("not as written")
+        if not all(type(z) is int and type(s) is str for z, s in entries.values()):
+            raise ValueError("wrong types")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"damaged checkpoint: {path} is not a valid manifest") from error
+    return entries
+
+
+def _read_checked(path: Path, entry: tuple[int, str], limit: int | None) -> bytes:
+    """Compare a file with its manifest entry; return its content if it has a ``limit`` in bytes."""
+    size, expected = entry
+    with _open_regular(path) as file:
+        actual = os.fstat(file.fileno()).st_size
+        if actual != size:
+            raise CheckpointError(
+                f"damaged checkpoint: {path} has {actual} bytes, its manifest says {size}"
+            )
+        if limit is not None and size > limit:
+            raise CheckpointError(f"{path} has {size} bytes, more than the {limit} allowed")
+        digest, kept = hashlib.sha256(), []
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+            if limit is not None:
+                kept.append(chunk)
+    if digest.hexdigest() != expected:
+        raise CheckpointError(f"damaged checkpoint: {path} does not match its checksum")
+    return b"".join(kept)
