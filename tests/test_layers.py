@@ -29,6 +29,7 @@ LAYERS = {
     "lwm.learner": 5,
     "lwm.training": 6,
     "lwm.evaluate": 6,
+    "lwm.codec": 7,
     "lwm.checkpoint": 7,
     "lwm.episodes": 7,
     "lwm.runs": 7,
@@ -41,7 +42,7 @@ LAYERS = {
     "lwm": 9,  # the package's own __init__: the front door, which only looks up names on demand
 }
 # The on-disk contract stands apart from the algorithm: files are read without building an agent.
-ONLY_VOCABULARY = {"lwm.checkpoint", "lwm.episodes", "lwm.runs"}
+ONLY_VOCABULARY = {"lwm.codec", "lwm.checkpoint", "lwm.episodes", "lwm.runs"}
 
 
 def layer_of(module: str) -> int | None:
