@@ -41,7 +41,7 @@ venv: $(STAMP) ## build .venv (the other targets do this by themselves)
 
 clean: ## remove .venv, caches and build output; runs/ stays
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The networks are small and the tests compare runs bit for bit: one BLAS thread, everywhere.
 test test-long: export OMP_NUM_THREADS := 1
