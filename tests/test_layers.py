@@ -29,6 +29,8 @@ LAYERS = {
     "lwm.learner": 5,
     "lwm.training": 6,
     "lwm.evaluate": 6,
+    "lwm.files": 7,
+    "lwm.machine": 7,
     "lwm.codec": 7,
     "lwm.checkpoint": 7,
     "lwm.episodes": 7,
@@ -42,7 +44,7 @@ LAYERS = {
     "lwm": 9,  # the package's own __init__: the front door, which only looks up names on demand
 }
 # The on-disk contract stands apart from the algorithm: files are read without building an agent.
-ONLY_VOCABULARY = {"lwm.codec", "lwm.checkpoint", "lwm.episodes", "lwm.runs"}
+ONLY_VOCABULARY = {module for module, layer in LAYERS.items() if layer == 7}
 
 
 def layer_of(module: str) -> int | None:
