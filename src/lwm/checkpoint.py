@@ -24,11 +24,12 @@ import re
 import shutil
 import stat
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from lwm import files
 from lwm.codec import (
     CHUNK_BYTES,
     MAX_JSON_BYTES,
@@ -64,12 +65,12 @@ def save(directory: Path, name: str, state: dict[str, Any], keep: int = 2) -> Pa
         directory.mkdir(parents=True, exist_ok=True)
         _rmtree(temporary)
         temporary.mkdir()
-        files = {
-            ARRAYS: _write_file(temporary / ARRAYS, safetensors_chunks(arrays)),
-            STATE: _write_file(temporary / STATE, [text]),
+        written = {
+            ARRAYS: files.write_file(temporary / ARRAYS, safetensors_chunks(arrays)),
+            STATE: files.write_file(temporary / STATE, [text]),
         }
-        _write_file(temporary / MANIFEST, [_manifest(files)])
-        sync_directory(temporary)
+        files.write_file(temporary / MANIFEST, [_manifest(written)])
+        files.sync_directory(temporary)
         _install(temporary, target)
     except OSError as error:
         _rmtree(temporary)
@@ -117,46 +118,6 @@ def latest(
     return None
 
 
-def write_bytes_atomic(path: Path, data: bytes) -> None:
-    """Replace the file ``path`` by ``data``, durably; a reader sees the old or the new, never half.
-
-    Raises OSError; the temporary file is removed then.
-    """
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
-        temporary.unlink(missing_ok=True)
-        _write_file(temporary, [data])
-        _rename(temporary, path)
-        sync_directory(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-# The seams below are where tests cut: each call may fail, or be the last thing the process does.
-
-
-def _write(file: IO[bytes], data: bytes | memoryview) -> None:
-    file.write(data)
-
-
-def _fsync(descriptor: int) -> None:
-    os.fsync(descriptor)
-
-
-def _rename(source: Path, target: Path) -> None:
-    os.rename(source, target)
-
-
 def _rmtree(path: Path) -> None:
     """Remove a directory or file as far as possible."""
     if path.is_dir() and not path.is_symlink():
@@ -166,32 +127,19 @@ def _rmtree(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> dict[str, Any]:
-    """Write a new file, sync it, and return its size and SHA-256."""
-    digest, size = hashlib.sha256(), 0
-    with open(path, "xb") as file:
-        for chunk in chunks:
-            _write(file, chunk)
-            digest.update(chunk)
-            size += len(chunk)
-        file.flush()
-        _fsync(file.fileno())
-    return {"sha256": digest.hexdigest(), "size": size}
-
-
 def _install(temporary: Path, target: Path) -> None:
     """Give the finished directory its name; one that has the name already steps aside first."""
     aside = target.with_name(f"{target.name}.old-{os.getpid()}")
     replaced = os.path.lexists(target)
     if replaced:
-        _rename(target, aside)
+        files.rename(target, aside)
     try:
-        _rename(temporary, target)
+        files.rename(temporary, target)
     except OSError:
         if replaced:
             os.rename(aside, target)
         raise
-    sync_directory(target.parent)
+    files.sync_directory(target.parent)
 
 
 def _prune(directory: Path, name: str, keep: int) -> None:
@@ -215,7 +163,7 @@ def _prune(directory: Path, name: str, keep: int) -> None:
 def _discard(path: Path) -> None:
     """Remove a checkpoint; renamed first, so that it is never seen half removed."""
     doomed = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    _rename(path, doomed)
+    files.rename(path, doomed)
     _rmtree(doomed)
 
 

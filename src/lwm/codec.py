@@ -126,7 +126,7 @@ def safetensors_chunks(arrays: dict[str, np.ndarray]) -> Iterator[bytes | memory
     for name in order:
         array = arrays[name]
         flat = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(-1)
-        raw = memoryview(flat.view(np.uint8))
+        raw = memoryview(flat.view(np.uint8))  # type: ignore[arg-type]
         for start in range(0, len(raw), CHUNK_BYTES):
             yield raw[start : start + CHUNK_BYTES]
 

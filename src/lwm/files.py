@@ -1,0 +1,238 @@
+"""Files that survive crashes and full disks: atomic replacement, logs of whole rows, locks, JSON.
+
+``write``, ``fsync`` and ``rename`` are the only ways anything durable reaches the disk.  They are
+the seams where tests cut: each call may fail, or be the last thing the process does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lwm.errors import BadInput, RunFailed, RunInUse, reason
+
+MAX_ROW_BYTES = 1 << 20
+_open_locks: set[int] = set()
+
+
+def write(descriptor: int, data: bytes | memoryview) -> int:
+    """Write some of ``data``; return how many bytes."""
+    return os.write(descriptor, data)
+
+
+def fsync(descriptor: int) -> None:
+    """Make a file durable, or the names in a directory."""
+    os.fsync(descriptor)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Atomically give ``source`` the name ``target``."""
+    os.rename(source, target)
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of ``data``."""
+    view = memoryview(data)
+    while view:
+        view = view[write(descriptor, view) :]
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> dict[str, Any]:
+    """Write a new file durably; return its ``size`` in bytes and ``sha256``."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "xb", buffering=0) as file:
+        for chunk in chunks:
+            write_all(file.fileno(), chunk)
+            digest.update(chunk)
+            size += len(chunk)
+        fsync(file.fileno())
+    return {"sha256": digest.hexdigest(), "size": size}
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes_atomic(path: Path, data: bytes) -> None:
+    """Replace the file ``path`` by ``data``, durably: readers see the old or the new."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        temporary.unlink(missing_ok=True)
+        write_file(temporary, [data])
+        rename(temporary, path)
+        sync_directory(path.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise RunFailed(f"cannot write {path}: {reason(error)}") from error
+        raise
+
+
+def write_json_atomic(path: Path, document: Any) -> None:
+    """Replace the JSON file ``path``; numpy values become plain ones, NaN and infinity null."""
+    text = json.dumps(plain(document), indent=1, allow_nan=False) + "\n"
+    write_bytes_atomic(Path(path), text.encode())
+
+
+def read_json(path: Path, limit: int) -> dict[str, Any] | None:
+    """The JSON object in ``path``, None if there is no such file, BadInput if it is bad."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise BadInput(f"{path} is not a regular file")
+        with open(path, "rb") as file:
+            raw = file.read(limit + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {reason(error)}") from error
+    if len(raw) > limit:
+        raise BadInput(f"{path} has more than the {limit} bytes allowed")
+    return _parse(raw, str(path))
+
+
+def plain(value: Any) -> Any:
+    """``value`` in the types of JSON: numpy converted, NaN and infinity as None."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _parse(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{where} is not valid JSON") from error
+    if not isinstance(document, dict):
+        raise BadInput(f"{where} does not hold a JSON object")
+    return document
+
+
+class RowLog:
+    """A file of JSON objects, one a line, to which only whole lines are added."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._failing():
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+            self.length = os.fstat(self._file.fileno()).st_size
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add a row; on a full disk no half row is left behind."""
+        data = json.dumps(plain(row), allow_nan=False).encode() + b"\n"
+        if len(data) > MAX_ROW_BYTES:
+            raise RunFailed(f"a row of {len(data)} bytes is too long for {self.path}")
+        with self._failing():
+            try:
+                write_all(self._file.fileno(), data)
+            except BaseException:
+                with suppress(OSError):
+                    os.ftruncate(self._file.fileno(), self.length)
+                raise
+        self.length += len(data)
+
+    def sync(self) -> None:
+        """Make all rows so far durable."""
+        with self._failing():
+            fsync(self._file.fileno())
+
+    def check_cut(self, length: int) -> None:
+        """Refuse a length in bytes at which no row ends: then this is another log."""
+        if length > self.length:
+            raise BadInput(
+                f"{self.path} has {self.length} bytes, its checkpoint saw {length}: cannot resume"
+            )
+        if length:
+            with self._failing(), open(self.path, "rb") as file:
+                file.seek(length - 1)
+                if file.read(1) != b"\n":
+                    raise BadInput(f"{self.path} is not the log its checkpoint saw: cannot resume")
+
+    def cut(self, length: int) -> None:
+        """Forget everything after the first ``length`` bytes."""
+        with self._failing():
+            os.ftruncate(self._file.fileno(), length)
+        self.length = length
+        self.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFailed(f"cannot write {self.path}: {reason(error)}") from error
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a log; a last line that is still being written is left out."""
+    try:
+        with open(path, "rb") as file:
+            number = 0
+            while (line := file.readline(MAX_ROW_BYTES + 1)).endswith(b"\n"):
+                number += 1
+                yield _parse(line, f"line {number} of {path}")
+            if len(line) > MAX_ROW_BYTES:
+                raise BadInput(f"line {number + 1} of {path} is too long")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {reason(error)}") from error
+
+
+def lock(path: Path, what: Path) -> int:
+    """Take the lock file ``path`` for writing ``what``, without waiting; raises RunInUse."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError as error:
+        owner = os.pread(descriptor, 20, 0).decode("ascii", "replace")
+        os.close(descriptor)
+        raise RunInUse(f"{what} is in use by process {owner or 'unknown'}") from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    _open_locks.add(descriptor)
+    return descriptor
+
+
+def unlock(descriptor: int) -> None:
+    """Release a lock taken by ``lock``."""
+    _open_locks.discard(descriptor)
+    os.close(descriptor)
+
+
+def _drop_locks_in_child() -> None:
+    # A forked worker shares the lock; one that outlives a killed writer would hold it for ever.
+    for descriptor in _open_locks:
+        with suppress(OSError):
+            os.close(descriptor)
+    _open_locks.clear()
+
+
+os.register_at_fork(after_in_child=_drop_locks_in_child)

@@ -1,0 +1,82 @@
+"""What computed a run: the facts on which bit-exact repetition depends.
+
+The same seed gives the same bits on the same build with the same number of threads, and on nothing
+else.  So the facts go into every checkpoint, and a resume can say what has changed.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lwm import __version__
+
+FACTS = ("lwm", "python", "torch", "numpy", "threads", "cpu", "platform", "commit")
+
+
+def machine_facts(threads: int | None = None) -> dict[str, Any]:
+    """Versions, threads, processor and commit of this process; no paths, no host or user names.
+
+    ``threads`` is the number torch computes with, as the caller knows: this imports no torch.
+    """
+    return {
+        "lwm": __version__,
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "threads": threads,
+        "cpu": _cpu(),
+        "platform": " ".join((platform.system(), platform.machine(), *platform.libc_ver())).strip(),
+        "commit": _commit(),
+    }
+
+
+def mismatches(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """The facts that differ, as text: ``torch 2.12 then, 2.13 now``."""
+    return [
+        f"{name} {_known(saved.get(name))} then, {_known(current.get(name))} now"
+        for name in FACTS
+        if saved.get(name) != current.get(name)
+    ]
+
+
+def _version(package: str) -> str | None:
+    """Version of an installed package, without importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _known(value: Any) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _cpu() -> str | None:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def _commit() -> str | None:
+    """Commit of the source tree this module is part of, with ``-dirty`` if it was changed."""
+    root = Path(__file__).resolve().parents[2]
+    # An installed copy may lie inside somebody else's repository: its commit says nothing of ours.
+    if not (root / ".git").exists() or not (root / "src" / "lwm").is_dir():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(
+            [*command, "--exclude=*"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

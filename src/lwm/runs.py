@@ -1,0 +1,335 @@
+"""The run directory: the one contract on disk between training and everything that reads results.
+
+::
+
+    RUN/
+      config.json        {"format": 1, "lwm_version": ..., "config": {...}}; marks a run
+      machine.json       what computed it: versions, threads, processor (no paths, no host or user)
+      metrics.jsonl      one JSON object a line, only values that the seed determines
+      timing.jsonl       one JSON object a line: wall times and rates
+      checkpoints/       step-<frames, 9 digits>/ ..., see ``checkpoint``
+      evaluation.json    the last evaluation
+      episodes/          recorded episodes, see ``episodes``
+      status.json        {"state": running|finished|stopped|failed, "frames", "message", "pid"}
+      lock               flock'ed while a writer is alive; holds its process id
+
+One process writes, through ``RunWriter``, holding the lock.  Readers take no lock: JSON documents
+are replaced atomically, logs only grow.  A resumed run cuts both logs where its checkpoint saw them,
+so the logs of an interrupted run and of an uninterrupted one are the same.  JSON has no NaN and no
+infinity: both are written as null.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lwm import __version__, checkpoint, files
+from lwm.errors import BadInput, CheckpointError, LwmError, reason
+from lwm.files import RowLog, read_json, read_rows, write_json_atomic
+from lwm.machine import machine_facts, mismatches
+
+__all__ = [
+    "RunWriter",
+    "Saved",
+    "find_runs",
+    "is_run",
+    "load_checkpoint",
+    "machine_facts",
+    "mismatches",
+    "read_config",
+    "read_evaluation",
+    "read_machine",
+    "read_metrics",
+    "read_status",
+    "read_timing",
+    "write_evaluation",
+    "write_json_atomic",
+]
+
+FORMAT = 1
+STATES = ("running", "finished", "stopped", "failed")
+MAX_CONFIG_BYTES = 1 << 20
+MAX_DOCUMENT_BYTES = 64 << 20
+_RESERVED = "_run"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint of a run holds."""
+
+    path: Path
+    frames: int
+    state: dict[str, Any]
+    machine: dict[str, Any]
+    """Facts of the machine that wrote it; compare with ``mismatches``."""
+    log_bytes: tuple[int, int]
+    """Lengths of metrics.jsonl and timing.jsonl at that moment."""
+
+
+class RunWriter:
+    """The one writer of a run directory.  Get one from ``create`` or ``reopen``; use with ``with``.
+
+    Leaving the ``with`` block by an exception records the state ``failed`` (``stopped`` for
+    KeyboardInterrupt and SystemExit) unless a final state was set; leaving it otherwise records
+    ``stopped``.
+    """
+
+    def __init__(self, path: Path, lock: int, machine: dict[str, Any], keep: int) -> None:
+        self.path = path
+        self.keep = keep
+        self._machine = machine
+        self._lock: int | None = lock
+        self._frames = 0
+        self._state = "running"
+        self._metrics = RowLog(path / "metrics.jsonl")
+        self._timing = RowLog(path / "timing.jsonl")
+
+    @classmethod
+    def create(
+        cls, path: Path, config: dict[str, Any], machine: dict[str, Any], keep: int = 2
+    ) -> RunWriter:
+        """Start a run in a new or empty directory."""
+        path = Path(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _refuse_existing(path)
+            lock = files.lock(path / "lock", path)
+        except OSError as error:
+            raise BadInput(f"cannot write to {path}: {reason(error)}") from error
+        try:
+            _refuse_existing(path)  # again, now that no other process can be creating it
+            write_json_atomic(path / "machine.json", machine)
+            document = {"format": FORMAT, "lwm_version": __version__, "config": config}
+            write_json_atomic(path / "config.json", document)
+            writer = cls(path, lock, machine, keep)
+            writer.set_status("running", 0)
+        except BaseException:
+            files.unlock(lock)
+            raise
+        return writer
+
+    @classmethod
+    def reopen(
+        cls,
+        path: Path,
+        machine: dict[str, Any] | None = None,
+        keep: int = 2,
+        warn: Callable[[str], None] | None = None,
+    ) -> tuple[RunWriter, Saved | None]:
+        """Continue a run from its newest good checkpoint (None: from the start).
+
+        Both logs are cut to their length at that checkpoint.  ``machine`` is what goes into further
+        checkpoints, by default what machine.json says.
+        """
+        path = Path(path)
+        read_config(path)
+        try:
+            lock = files.lock(path / "lock", path)
+        except OSError as error:
+            raise BadInput(f"cannot write to {path}: {reason(error)}") from error
+        try:
+            saved = _newest(path, warn)
+            facts = machine or read_machine(path) or {}
+            writer = cls(path, lock, facts, keep)
+            logs = (writer._metrics, writer._timing)
+            lengths = saved.log_bytes if saved else (0, 0)
+            for log, length in zip(logs, lengths, strict=True):
+                log.check_cut(length)
+            for log, length in zip(logs, lengths, strict=True):
+                log.cut(length)
+            writer.set_status("running", saved.frames if saved else 0)
+        except BaseException:
+            files.unlock(lock)
+            raise
+        return writer, saved
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Append a row to metrics.jsonl."""
+        self._metrics.append(metrics)
+
+    def log_timing(self, timing: dict[str, Any]) -> None:
+        """Append a row to timing.jsonl."""
+        self._timing.append(timing)
+
+    def checkpoint(self, frames: int, state: dict[str, Any]) -> Path:
+        """Save ``state``, what the logs hold so far, and on what machine."""
+        if _RESERVED in state:
+            raise CheckpointError(f"the key {_RESERVED!r} of a state is reserved")
+        self._metrics.sync()
+        self._timing.sync()
+        own = {
+            "frames": int(frames),
+            "log_bytes": [self._metrics.length, self._timing.length],
+            "machine": self._machine,
+        }
+        saved = checkpoint.save(
+            self.path / "checkpoints", _name(frames), {**state, _RESERVED: own}, self.keep
+        )
+        self._frames = int(frames)
+        return saved
+
+    def set_status(self, state: str, frames: int | None = None, message: str = "") -> None:
+        """Replace status.json; ``frames`` defaults to the last number given."""
+        if state not in STATES:
+            raise ValueError(f"state {state!r} is not one of {', '.join(STATES)}")
+        self._state = state
+        self._frames = self._frames if frames is None else int(frames)
+        status = {"state": state, "frames": self._frames, "message": message, "pid": os.getpid()}
+        write_json_atomic(self.path / "status.json", status)
+
+    def write_evaluation(self, result: dict[str, Any]) -> None:
+        """Replace evaluation.json."""
+        write_evaluation(self.path, result)
+
+    def close(self) -> None:
+        """Record ``stopped`` unless a final state was set, and release the lock."""
+        if self._lock is None:
+            return
+        try:
+            if self._state == "running":
+                self.set_status("stopped")
+        finally:
+            self._metrics.close()
+            self._timing.close()
+            files.unlock(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is not None and self._state == "running":
+                state = "failed" if isinstance(error, Exception) else "stopped"
+                text = (
+                    str(error)
+                    if isinstance(error, LwmError)
+                    else f"{type(error).__name__}: {error}"
+                )
+                self.set_status(state, message=text)
+            self.close()
+        except LwmError:
+            # The first error is the one to report; the same full disk often causes both.
+            if error is None:
+                raise
+
+
+def is_run(path: Path) -> bool:
+    """Whether ``path`` is a run directory."""
+    return (Path(path) / "config.json").is_file()
+
+
+def find_runs(root: Path, depth: int = 4) -> list[Path]:
+    """Run directories at or below ``root``, sorted; no deeper than ``depth``, no links followed."""
+    root = Path(root)
+    if is_run(root):
+        return [root]
+    try:
+        inside = sorted(p for p in root.iterdir() if p.is_dir() and not p.is_symlink())
+    except OSError as error:
+        raise BadInput(f"cannot read {root}: {reason(error)}") from error
+    found: list[Path] = []
+    for path in inside:
+        if is_run(path):
+            found.append(path)
+        elif depth > 1 and os.access(path, os.R_OK | os.X_OK):
+            found += find_runs(path, depth - 1)
+    return found
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The config the run was started with."""
+    document = _read(path, "config.json", MAX_CONFIG_BYTES) or {}
+    if document.get("format") != FORMAT or not isinstance(document.get("config"), dict):
+        raise BadInput(f"{Path(path) / 'config.json'} is not a run config of format {FORMAT}")
+    return document["config"]
+
+
+def read_machine(path: Path) -> dict[str, Any] | None:
+    """Facts of the machine the run was started on."""
+    return _read(path, "machine.json", MAX_CONFIG_BYTES)
+
+
+def read_status(path: Path) -> dict[str, Any] | None:
+    """The last status; ``running`` is also what a writer leaves that was killed."""
+    return _read(path, "status.json", MAX_CONFIG_BYTES)
+
+
+def read_evaluation(path: Path) -> dict[str, Any] | None:
+    """The last evaluation, None if there was none."""
+    return _read(path, "evaluation.json", MAX_DOCUMENT_BYTES)
+
+
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of metrics.jsonl so far."""
+    return read_rows(_run(path) / "metrics.jsonl")
+
+
+def read_timing(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of timing.jsonl so far."""
+    return read_rows(_run(path) / "timing.jsonl")
+
+
+def load_checkpoint(path: Path, warn: Callable[[str], None] | None = None) -> Saved:
+    """The newest good checkpoint of a run; damaged ones are reported through ``warn``."""
+    saved = _newest(_run(path), warn)
+    if saved is None:
+        raise BadInput(f"{path} has no checkpoint yet")
+    return saved
+
+
+def write_evaluation(path: Path, result: dict[str, Any]) -> None:
+    """Replace evaluation.json of a run; takes no lock, as a run is often evaluated later."""
+    write_json_atomic(_run(path) / "evaluation.json", result)
+
+
+def _run(path: Path) -> Path:
+    path = Path(path)
+    if not is_run(path):
+        missing = "does not exist" if not path.exists() else "is not a run (no config.json)"
+        raise BadInput(f"{path} {missing}")
+    return path
+
+
+def _read(path: Path, name: str, limit: int) -> dict[str, Any] | None:
+    return read_json(_run(path) / name, limit)
+
+
+def _newest(path: Path, warn: Callable[[str], None] | None) -> Saved | None:
+    found = checkpoint.latest(path / "checkpoints", warn)
+    if found is None:
+        return None
+    where, state = found
+    try:
+        own = state.pop(_RESERVED)
+        frames, machine, (metrics, timing) = own["frames"], own["machine"], own["log_bytes"]
+        if not all(type(n) is int and n >= 0 for n in (frames, metrics, timing)):
+            raise ValueError("not a count")
+        if not isinstance(machine, dict) or where.name.split(".")[0] != _name(frames):
+            raise ValueError("of another run")
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{where} is not a checkpoint of a run") from error
+    return Saved(where, frames, state, machine, (metrics, timing))
+
+
+def _name(frames: int) -> str:
+    return f"step-{frames:09d}"
+
+
+def _refuse_existing(path: Path) -> None:
+    for name in ("config.json", "metrics.jsonl", "timing.jsonl", "checkpoints", "evaluation.json"):
+        if os.path.lexists(path / name):
+            raise BadInput(
+                f"{path} already has a run ({name}): use --resume to continue it, "
+                "or another directory"
+            )
