@@ -177,6 +177,7 @@ class RowLog:
         self.sync()
 
     def close(self) -> None:
+        """Close the file; its rows are written, if not yet durable."""
         self._file.close()
 
     @contextmanager

@@ -14,15 +14,16 @@
       lock               flock'ed while a writer is alive; holds its process id
 
 One process writes, through ``RunWriter``, holding the lock.  Readers take no lock: JSON documents
-are replaced atomically, logs only grow.  A resumed run cuts both logs where its checkpoint saw them,
-so the logs of an interrupted run and of an uninterrupted one are the same.  JSON has no NaN and no
-infinity: both are written as null.
+are replaced atomically, logs only grow.  A resumed run cuts both logs where its checkpoint saw
+them, so the logs of an interrupted run and of an uninterrupted one are the same.  JSON has no NaN
+and no infinity: both are written as null.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -107,10 +108,11 @@ class RunWriter:
             document = {"format": FORMAT, "lwm_version": __version__, "config": config}
             write_json_atomic(path / "config.json", document)
             writer = cls(path, lock, machine, keep)
-            writer.set_status("running", 0)
         except BaseException:
             files.unlock(lock)
             raise
+        with writer._or_released():
+            writer.set_status("running", 0)
         return writer
 
     @classmethod
@@ -136,6 +138,10 @@ class RunWriter:
             saved = _newest(path, warn)
             facts = machine or read_machine(path) or {}
             writer = cls(path, lock, facts, keep)
+        except BaseException:
+            files.unlock(lock)
+            raise
+        with writer._or_released():
             logs = (writer._metrics, writer._timing)
             lengths = saved.log_bytes if saved else (0, 0)
             for log, length in zip(logs, lengths, strict=True):
@@ -143,9 +149,6 @@ class RunWriter:
             for log, length in zip(logs, lengths, strict=True):
                 log.cut(length)
             writer.set_status("running", saved.frames if saved else 0)
-        except BaseException:
-            files.unlock(lock)
-            raise
         return writer, saved
 
     def log(self, metrics: dict[str, Any]) -> None:
@@ -194,10 +197,22 @@ class RunWriter:
             if self._state == "running":
                 self.set_status("stopped")
         finally:
-            self._metrics.close()
-            self._timing.close()
+            self._release()
+
+    def _release(self) -> None:
+        self._metrics.close()
+        self._timing.close()
+        if self._lock is not None:
             files.unlock(self._lock)
-            self._lock = None
+        self._lock = None
+
+    @contextmanager
+    def _or_released(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._release()
+            raise
 
     def __enter__(self) -> RunWriter:
         return self

@@ -71,7 +71,7 @@ class Unroll(NamedTuple):
     """[B, H] recurrent state of the DQN that precedes row 0, as the actor had it."""
     r_in: NDArray[np.float32]
     """[T, B] bonus as the actor saw it when the row was collected (stale by design)."""
-    index: NDArray[np.int64]
+    origin: NDArray[np.int64]
     """[B, 2] (row number since the run began, environment) of row 0: the name of the window."""
 
 

@@ -112,6 +112,8 @@ class LabyrinthEnv(gymnasium.Env[NDArray[np.int8], np.int64]):
         """The map as text or as [H, W, 3] pixels; None without a render mode."""
         if self.render_mode is None:
             return None
+        if not self._doors:
+            raise ResetNeeded("call reset() before render()")
         doors, visited = BITS[self._doors] > 0, ~np.array(self._unvisited)
         return frame(self.render_mode, doors, self._room, visited)
 
@@ -150,11 +152,9 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         step = np.array([-size, size, -1, 1])
         self._move = np.where(BITS > 0, step, 0).ravel()
         self._look = BITS.view(np.int32).ravel().repeat(4)
-        self._doors4 = np.zeros((num_envs, rooms), np.int64)
-        self._unvisited = np.ones((num_envs, rooms), np.uint8)
-        self._flat_doors4 = self._doors4.reshape(-1)
-        self._flat_unvisited = self._unvisited.reshape(-1)
-        self._at = self._lanes * rooms  # lane * rooms + room: flat index into both
+        self._doors4 = np.zeros(num_envs * rooms, np.int64)
+        self._unvisited = np.ones(num_envs * rooms, np.uint8)
+        self._at = self._lanes * rooms  # lane * rooms + room: index into both
         self._code4 = np.zeros(num_envs, np.int64)
         self._left = np.zeros(num_envs, np.int64)
         self._deadline = np.zeros(num_envs, np.int64)
@@ -163,11 +163,11 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
 
         self._seeds: Ints | None = None
         self._episode = np.zeros(num_envs, np.int64)
-        # Layouts ahead of need: episode e of a lane waits in slot e % depth.  The depth trades
+        # Layouts ahead of need: episode e waits in row lane * depth + e % depth.  The depth trades
         # memory for the size of the batches, whose cost per layout falls until some hundreds.
         self._depth = max(4, min(64, 512 // num_envs))
-        self._queue = np.zeros((num_envs, self._depth, rooms), np.uint8)
-        self._queue_start = np.zeros((num_envs, self._depth), np.int64)
+        self._queue_doors4 = np.zeros((num_envs * self._depth, rooms), np.uint8)
+        self._queue_at = np.zeros(num_envs * self._depth, np.int64)
         self._queued_to = np.zeros(num_envs, np.int64)
 
     def reset(
@@ -218,9 +218,9 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
 
     def _arrive(self) -> NDArray[np.int8]:
         """Mark the present rooms as visited and look around in them: [N, 4]."""
-        self._left -= self._flat_unvisited.take(self._at)
-        self._flat_unvisited[self._at] = 0
-        self._code4 = self._flat_doors4.take(self._at)
+        self._left -= self._unvisited.take(self._at)
+        self._unvisited[self._at] = 0
+        self._code4 = self._doors4.take(self._at)
         return self._look.take(self._code4).view(np.int8).reshape(-1, 4)
 
     def _begin_episodes(self, lanes: Ints, depth: int) -> None:
@@ -229,12 +229,16 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         episode = self._episode[lanes]
         if (episode >= self._queued_to[lanes]).any():
             self._refill(depth)
-        slot = episode % self._depth
-        self._doors4[lanes] = self._queue[lanes, slot].astype(np.int64) * 4
-        self._at[lanes] = lanes * self._rooms + self._queue_start[lanes, slot]
-        self._unvisited[lanes] = 1
+        slot = lanes * self._depth + episode % self._depth
+        self._by_lane(self._doors4)[lanes] = self._queue_doors4.take(slot, axis=0)
+        self._at[lanes] = self._queue_at.take(slot)
+        self._by_lane(self._unvisited)[lanes] = 1
         self._left[lanes] = self._rooms
         self._deadline[lanes] = self._clock + self.time_limit
+
+    def _by_lane(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """A view [N, size*size] of an array of all rooms of all lanes."""
+        return flat.reshape(self.num_envs, self._rooms)
 
     def _refill(self, depth: int) -> None:
         """Carve all missing layouts up to `depth` episodes from the present one, in every lane."""
@@ -244,9 +248,9 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         lane = self._lanes.repeat(missing)
         episode = np.arange(len(lane)) + (first - (missing.cumsum() - missing)).repeat(missing)
         doors, start = carve_bits(self._seeds[lane], episode, self.size, self.carve_start)
-        slot = episode % self._depth
-        self._queue[lane, slot] = doors
-        self._queue_start[lane, slot] = start
+        slot = lane * self._depth + episode % self._depth
+        self._queue_doors4[slot] = doors * 4
+        self._queue_at[slot] = lane * self._rooms + start
         self._queued_to = first + missing
 
     def _new_seeds(self, seed: int | Sequence[int] | Ints | None) -> Ints:
@@ -280,7 +284,7 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
     @property
     def doors(self) -> NDArray[np.bool_]:
         """[N, size*size, 4] doors of the present layouts."""
-        return BITS.take(self._doors4 >> 2, axis=0).astype(np.bool_)
+        return BITS.take(self._by_lane(self._doors4) >> 2, axis=0).astype(np.bool_)
 
     @property
     def room(self) -> Ints:
@@ -290,7 +294,7 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
     @property
     def visited(self) -> NDArray[np.bool_]:
         """[N, size*size] rooms visited in the present episodes."""
-        return np.equal(self._unvisited, 0)
+        return np.equal(self._by_lane(self._unvisited), 0)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Everything that :meth:`set_state` needs to go on exactly, as plain arrays."""
@@ -301,7 +305,7 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         return {
             "seed": self._seeds.copy(),
             "episode": self._episode.copy(),
-            "doors": (self._doors4 >> 2).astype(np.uint8),
+            "doors": (self._by_lane(self._doors4) >> 2).astype(np.uint8),
             "room": self.room,
             "visited": self.visited,
             "steps": self._clock - self._deadline + self.time_limit,
@@ -310,19 +314,20 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
 
     def set_state(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on from where :meth:`get_state` was called, on an environment made alike."""
-        if state["doors"].shape != self._doors4.shape:
+        if state["doors"].shape != (self.num_envs, self._rooms):
             raise ValueError(
-                f"state of shape {state['doors'].shape} does not fit {self._doors4.shape}"
+                f"the state is of {state['doors'].shape} (environments, rooms), "
+                f"not {(self.num_envs, self._rooms)}"
             )
         self._seeds = state["seed"].astype(np.int64)
         self._episode = state["episode"].astype(np.int64)
         self._queued_to = self._episode + 1
-        self._doors4[:] = state["doors"]
-        self._doors4 *= 4
+        self._doors4 = state["doors"].astype(np.int64).ravel() * 4
         self._at = self._lanes * self._rooms + state["room"]
-        self._code4 = self._flat_doors4.take(self._at)
-        self._unvisited[:] = ~state["visited"].astype(np.bool_)
-        self._left = self._unvisited.sum(axis=1, dtype=np.int64)
+        self._code4 = self._doors4.take(self._at)
+        unvisited = ~state["visited"].astype(np.bool_)
+        self._unvisited = unvisited.astype(np.uint8).ravel()
+        self._left = unvisited.sum(axis=1)
         self._clock = 0
         self._deadline = self.time_limit - state["steps"].astype(np.int64)
         self._finished = state["finished"].nonzero()[0]
@@ -331,5 +336,7 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         """A tuple of N maps, as text or as [H, W, 3] pixels; None without a render mode."""
         if self.render_mode is None:
             return None
+        if self._seeds is None:
+            raise ResetNeeded("call reset() before render()")
         rows = zip(self.doors, self.room, self.visited, strict=True)
         return tuple(frame(self.render_mode, doors, int(at), seen) for doors, at, seen in rows)

@@ -11,6 +11,8 @@ draw size*size is the cell where carving starts, if that is random.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -156,4 +158,29 @@ def _free_neighbours(free: list[bool], room: int, size: int) -> list[tuple[int, 
         found.append((2, room - 1))
     if column < size - 1 and free[room + 1]:
         found.append((3, room + 1))
+    return found
+
+
+def layout_probabilities(size: int) -> dict[tuple[int, ...], Fraction]:
+    """Every layout (four door bits per room) with its exact probability.
+
+    Follows all choices of the recursive backtracker from room 0, so it is meant for size <= 4.
+    """
+    found: dict[tuple[int, ...], Fraction] = {}
+
+    def carve(doors: list[int], free: list[bool], path: list[int], chance: Fraction) -> None:
+        while path and not (choices := _free_neighbours(free, path[-1], size)):
+            path = path[:-1]
+        if not path:
+            found[tuple(doors)] = found.get(tuple(doors), Fraction(0)) + chance
+            return
+        for way, there in choices:
+            more_doors, less_free = doors.copy(), free.copy()
+            more_doors[path[-1]] |= 1 << way
+            more_doors[there] |= 1 << (way ^ 1)
+            less_free[there] = False
+            carve(more_doors, less_free, [*path, there], chance / len(choices))
+
+    rooms = size * size
+    carve([0] * rooms, [False] + [True] * (rooms - 1), [0], Fraction(1))
     return found

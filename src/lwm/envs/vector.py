@@ -1,0 +1,96 @@
+"""Any NEXT_STEP Gymnasium vector environment as rows of the time diagram.
+
+The one interface between environments and the loop: ``reset`` -> row, ``send`` actions, ``recv`` ->
+row, ``get_state`` / ``set_state``.  ``send`` and ``recv`` are apart so that environments in other
+processes can work while the learner does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lwm.config import EnvConfig
+from lwm.envs.labyrinth import LabyrinthVectorEnv
+from lwm.types import Step
+
+
+class RowEnv:
+    """Turns (obs, reward, terminated, truncated) into ``Step`` rows and keeps episode sums."""
+
+    def __init__(self, env: LabyrinthVectorEnv, seeds: NDArray[np.int64]) -> None:
+        self.env = env
+        self.num_envs = int(env.num_envs)
+        self.num_actions = int(env.single_action_space.n)
+        self.obs_shape: tuple[int, ...] = tuple(env.single_observation_space.shape or ())
+        self.obs_dtype = env.single_observation_space.dtype
+        self._seeds = seeds
+        self._actions = np.zeros(self.num_envs, np.int64)
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        self._return = np.zeros(self.num_envs, np.float32)
+        self._length = np.zeros(self.num_envs, np.int64)
+
+    def reset(self) -> Step:
+        """The first row of every environment, from its own seed."""
+        obs, _ = self.env.reset(seed=[int(s) for s in self._seeds])
+        B = self.num_envs
+        self._return, self._length = np.zeros(B, np.float32), np.zeros(B, np.int64)
+        self._ended = np.zeros(B, np.bool_)
+        off, on = np.zeros(B, np.bool_), np.ones(B, np.bool_)
+        zero = np.zeros(B, np.float32)
+        return Step(
+            obs, np.zeros(B, np.int64), zero, on, off, zero + 1, zero.copy(), self._length, off
+        )
+
+    def send(self, actions: NDArray[np.int64]) -> None:
+        """Start a step: [B] actions; those of environments about to reset are ignored."""
+        self._actions = actions
+
+    def recv(self) -> Step:
+        """The row that follows the actions sent."""
+        obs, reward, terminated, truncated, _ = self.env.step(self._actions)
+        first = self._ended
+        last = terminated | truncated
+        r_t = reward.astype(np.float32)
+        keep = ~first
+        self._return = (self._return + r_t) * keep
+        self._length = (self._length + 1) * keep
+        self._ended = last
+        return Step(
+            obs=obs,
+            a_tm1=self._actions * keep,
+            r_t=r_t * keep,
+            is_first=first,
+            is_last=last,
+            discount_t=(~terminated).astype(np.float32),
+            episode_return=self._return,
+            episode_length=self._length,
+            episode_end=last,
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """Environments and episode sums between ``recv`` and ``send``."""
+        return {
+            "env": self.env.get_state(),
+            "ended": self._ended,
+            "return": self._return,
+            "length": self._length,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Inverse of ``get_state``."""
+        self.env.set_state(state["env"])
+        self._ended = np.array(state["ended"])
+        self._return = np.array(state["return"])
+        self._length = np.array(state["length"])
+
+
+def make_env(config: EnvConfig, seeds: NDArray[np.int64], training: bool) -> RowEnv:
+    """The environments of a run: one per seed."""
+    limit = (training and config.train_time_limit) or config.time_limit
+    env = LabyrinthVectorEnv(
+        num_envs=len(seeds), size=config.size, time_limit=limit, carve_start=config.carve_start
+    )
+    return RowEnv(env, seeds)

@@ -1,0 +1,99 @@
+"""Scores: fixed parameters, the first full episode of each of N fresh environments."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lwm.actor import act, initial_state
+from lwm.config import Config
+from lwm.envs.vector import make_env
+from lwm.learner import LearnerState
+from lwm.streams import environment_seeds, generator
+from lwm.types import Step
+
+
+class Scores(NamedTuple):
+    """One entry per episode, in the order of their seeds."""
+
+    returns: NDArray[np.float32]
+    """[N] cumulative extrinsic reward."""
+    lengths: NDArray[np.int64]
+    """[N] agent steps."""
+    solved: NDArray[np.bool_]
+    """[N] the environment terminated (was not cut by the time limit)."""
+
+    def summary(self) -> dict[str, Any]:
+        """Mean with a 95 % interval, the paper's first 128, solved share, median of the solved."""
+        n = len(self.returns)
+        error = float(self.returns.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+        mean = float(self.returns.mean())
+        solved = self.returns[self.solved]
+        return {
+            "episodes": n,
+            "score": mean,
+            "low": mean - 1.96 * error,
+            "high": mean + 1.96 * error,
+            "score128": float(self.returns[:128].mean()),
+            "solved": float(self.solved.mean()),
+            "median_solved": float(np.median(solved)) if len(solved) else None,
+        }
+
+
+def evaluate(
+    config: Config,
+    learner: LearnerState,
+    episodes: int | None = None,
+    purpose: str = "test",
+) -> Scores:
+    """Play ``episodes`` first episodes with the final parameters and frozen moments.
+
+    The seeds of ``purpose`` (``test`` or ``validation``) are the same for every run, so that runs
+    are compared on the same labyrinths, and training never uses them.
+    """
+    n = episodes or config.evaluation.episodes
+    env = make_env(config.env, environment_seeds(purpose, n), training=False)
+    rng = generator(config.seed, f"evaluate-{purpose}")
+    policy, bonus = learner.policy, learner.bonus
+    state = initial_state(policy, bonus, n, int(np.prod(env.obs_shape)))
+    returns = np.zeros(n, np.float32)
+    lengths = np.zeros(n, np.int64)
+    solved = np.zeros(n, np.bool_)
+    playing = np.arange(n)
+    step = env.reset()
+    actions = np.zeros(n, np.int64)
+    while True:
+        explore = rng.random(n) < config.evaluation.epsilon
+        random_action = rng.integers(env.num_actions, size=n)
+        if config.agent == "random":
+            actions = random_action
+        else:
+            acted, state = act(
+                policy,
+                bonus,
+                state,
+                _take(step, playing),
+                explore[playing],
+                random_action[playing],
+                config.dqn.reset_state,
+            )
+            actions[playing] = acted.action
+        env.send(actions)
+        step = env.recv()
+        over = step.episode_end[playing]
+        if over.any():
+            done = playing[over]
+            returns[done] = step.episode_return[done]
+            lengths[done] = step.episode_length[done]
+            solved[done] = step.discount_t[done] == 0
+            playing = playing[~over]
+            if len(playing) == 0:
+                return Scores(returns, lengths, solved)
+            # Only the environments still in their first episode are worth computing for.
+            state = type(state)(*(v[~over] for v in state))
+
+
+def _take(step: Step, lanes: NDArray[np.int64]) -> Step:
+    return Step(*(v[lanes] for v in step))

@@ -1,0 +1,231 @@
+"""Algorithm 2: the bonus, and what it is compared with.
+
+Every bonus has the same five methods, so the actor and the learner do not know which one runs:
+``initial`` and ``step`` while acting, ``observe`` for what counts real steps, ``learn`` on a replay
+window (recompute the bonus, then train), and ``pretrain``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lwm.config import Config
+from lwm.world_model import WorldModel, prediction_error
+
+
+class Window(NamedTuple):
+    """A replay window as a bonus sees it, time-major."""
+
+    z: Tensor
+    """[T, B, D] embeddings."""
+    a_tm1: Tensor
+    """[T, B]."""
+    is_first: Tensor
+    """[T, B]."""
+    is_last: Tensor
+    """[T, B]."""
+
+
+class RunningMoments:
+    """Running mean and standard deviation of the prediction error."""
+
+    def __init__(self, momentum: float) -> None:
+        self.momentum = momentum
+        self.mean = 0.0
+        self.std = 1.0
+        self.updates = 0
+
+    def update(self, error: Tensor) -> None:
+        """One EMA step towards the mean and std of a batch of errors [N]; the first one is taken."""
+        if error.numel() < 2:
+            return
+        std, mean = (v.item() for v in torch.std_mean(error))
+        keep = self.momentum if self.updates else 0.0
+        self.mean = keep * self.mean + (1 - keep) * mean
+        self.std = keep * self.std + (1 - keep) * std
+        self.updates += 1
+
+    def normalise(self, error: Tensor, clip: float) -> Tensor:
+        """(error - mean) / std, clipped to [-clip, clip] (clip 0: not at all); same shape."""
+        scaled = (error - self.mean) / max(self.std, 1e-6)
+        return scaled.clamp(-clip, clip) if clip > 0 else scaled
+
+
+class NoBonus:
+    """r_in = 0 everywhere: the plain recurrent DQN."""
+
+    hidden = 0
+
+    def initial(self, batch: int) -> Tensor:
+        """[batch, 0]: nothing is carried."""
+        return torch.zeros(batch, 0)
+
+    def step(
+        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """-> bonus [B], next belief, prediction of z (None: there is no model)."""
+        return torch.zeros(len(z)), belief, None
+
+    def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
+        """Nothing to count."""
+
+    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, dict[str, float]]:
+        """-> bonus [T, B], metrics."""
+        return torch.zeros(window.a_tm1.shape), {}
+
+    def state_tree(self) -> dict[str, Any]:
+        """Values for a checkpoint."""
+        return {}
+
+    def load_tree(self, tree: dict[str, Any]) -> None:
+        """Inverse of ``state_tree``."""
+
+
+class CountBonus(NoBonus):
+    """MBIE-EB: beta / sqrt(n(x, a)), neither normalised nor clipped (row 35)."""
+
+    def __init__(self, bits: int, num_actions: int, beta: float) -> None:
+        self.beta = beta
+        self.counts = torch.zeros(2**bits, num_actions, dtype=torch.int64)
+        self.place = 2 ** torch.arange(bits)
+
+    def step(
+        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """-> bonus of having come from (z_tm1, a_tm1) [B], belief, None."""
+        return self._bonus(z_tm1, a_tm1) * ~is_first, belief, None
+
+    def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
+        """Count the transitions of one actor cycle, once each."""
+        rows = (self._key(z_tm1)[~is_first], a_tm1[~is_first])
+        self.counts.index_put_(rows, torch.ones_like(rows[1]), accumulate=True)
+
+    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, dict[str, float]]:
+        """-> bonus [T, B] from the present counts, metrics."""
+        r_in = torch.zeros(window.a_tm1.shape)
+        r_in[1:] = self._bonus(window.z[:-1], window.a_tm1[1:]) * ~window.is_first[1:]
+        return r_in, {"bonus/mean": r_in[1:].mean().item()}
+
+    def _key(self, z: Tensor) -> Tensor:
+        return (z.long() * self.place).sum(-1)
+
+    def _bonus(self, z: Tensor, action: Tensor) -> Tensor:
+        return self.beta * self.counts[self._key(z), action].clamp(min=1).float().rsqrt()
+
+    def state_tree(self) -> dict[str, Any]:
+        """The counts."""
+        return {"counts": self.counts.numpy()}
+
+    def load_tree(self, tree: dict[str, Any]) -> None:
+        """Inverse of ``state_tree``."""
+        self.counts.copy_(torch.from_numpy(tree["counts"]))
+
+
+class WorldModelBonus:
+    """The paper's bonus: normalised, clipped prediction error of the latent world model."""
+
+    def __init__(self, model: WorldModel, config: Config) -> None:
+        self.model = model
+        self.config = config.intrinsic
+        self.reset_state = config.dqn.reset_state
+        self.moments = RunningMoments(config.intrinsic.momentum)
+        self.optimiser = torch.optim.Adam(
+            model.parameters(),
+            lr=config.world_model.learning_rate,
+            eps=config.world_model.adam_epsilon,
+            fused=True,
+        )
+        self.hidden = config.world_model.hidden
+
+    def initial(self, batch: int) -> Tensor:
+        """[batch, hidden] zero belief."""
+        return self.model.initial(batch)
+
+    def step(
+        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """One row while acting: -> bonus [B], next belief [B, H], the prediction of z [B, D].
+
+        On a first row there is no transition: the bonus is 0 and the belief starts anew.
+        """
+        prediction, advanced = self.model.step(z_tm1, a_tm1, belief)
+        r_in = self._bonus(prediction_error(prediction, z)) * ~is_first
+        if self.reset_state:
+            advanced = advanced * ~is_first[:, None]
+        return r_in, advanced, prediction
+
+    def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
+        """Nothing to count: actors read the moments and never move them."""
+
+    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, dict[str, float]]:
+        """Recompute the bonus of a window [T, B] with the present model, then train on it.
+
+        Bonus and gradient come from the same forward pass; the moments move first (row 9).
+        """
+        error, valid = self._errors(window)
+        loss = (error * valid).sum() / valid.sum().clamp(min=1)
+        with torch.no_grad():
+            skipped = 0 if self.config.moments_include_burn_in else max(burn_in - 1, 0)
+            self.moments.update(error[skipped:][valid[skipped:]])
+            r_in = torch.zeros(window.a_tm1.shape)
+            r_in[1:] = self._bonus(error) * valid
+            if self.config.boundary == "mask":
+                r_in = r_in * ~window.is_last
+            paid = r_in[burn_in:].abs()
+            metrics = {
+                "bonus/mean": r_in[burn_in:].mean().item(),
+                "bonus/std": r_in[burn_in:].std().item(),
+                "bonus/last_share": (
+                    (paid * window.is_last[burn_in:]).sum() / paid.sum().clamp(min=1e-12)
+                ).item(),
+                "world_model/loss": loss.item(),
+                "world_model/error_mean": self.moments.mean,
+                "world_model/error_std": self.moments.std,
+            }
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+        return r_in, metrics
+
+    def _errors(self, window: Window) -> tuple[Tensor, Tensor]:
+        """Errors of the transitions into rows 1 .. T-1 and which of them are real: [T-1, B] each."""
+        z, is_first = window.z, window.is_first
+        cut = is_first[:-1] if self.reset_state else None
+        belief = self.model.initial(z.shape[1])
+        prediction = self.model.unroll(z[:-1], window.a_tm1[1:], cut, belief)
+        goal = z[1:]
+        if self.config.boundary == "reset":
+            following = torch.cat([z[2:], z[-1:]])
+            goal = torch.where(window.is_last[1:, :, None], following, goal)
+        return prediction_error(prediction, goal), ~is_first[1:]
+
+    def _bonus(self, error: Tensor) -> Tensor:
+        return self.config.beta * self.moments.normalise(error, self.config.clip)
+
+    def state_tree(self) -> dict[str, Any]:
+        """Moments; the model and its optimiser are the learner's to save."""
+        m = self.moments
+        return {"mean": m.mean, "std": m.std, "updates": m.updates}
+
+    def load_tree(self, tree: dict[str, Any]) -> None:
+        """Inverse of ``state_tree``."""
+        m = self.moments
+        m.mean, m.std, m.updates = float(tree["mean"]), float(tree["std"]), int(tree["updates"])
+
+
+Bonus = NoBonus | CountBonus | WorldModelBonus
+
+
+def build_bonus(config: Config, embedding: int, num_actions: int) -> Bonus:
+    """The bonus that ``config.agent`` asks for."""
+    if config.bonus == "none":
+        return NoBonus()
+    if config.bonus == "mbie-eb":
+        return CountBonus(embedding, num_actions, config.intrinsic.beta)
+    recurrent = config.bonus == "lwm"
+    return WorldModelBonus(
+        WorldModel(embedding, num_actions, config.world_model, recurrent), config
+    )

@@ -1,0 +1,172 @@
+"""The lower half of Algorithm 1: one update of the world model and the DQN from one window batch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lwm.actor import embed
+from lwm.agent import RecurrentDQN, TDInput, td_errors
+from lwm.config import Config
+from lwm.errors import CheckpointError, RunFailed
+from lwm.intrinsic import Window, WorldModelBonus, build_bonus
+from lwm.streams import torch_seeded
+from lwm.types import Unroll
+
+Tree = dict[str, Any]
+
+
+class LearnerState:
+    """Networks, optimisers and moments: all that learning changes."""
+
+    def __init__(self, config: Config, embedding: int, num_actions: int) -> None:
+        self.config = config
+        with torch_seeded(config.seed, "init"):
+            self.dqn = RecurrentDQN(embedding, num_actions, config.dqn)
+            self.bonus = build_bonus(config, embedding, num_actions)
+        self.target = copy.deepcopy(self.dqn).requires_grad_(False)
+        averaged = config.dqn.average > 0
+        self.average = copy.deepcopy(self.target) if averaged else None
+        self.optimiser = torch.optim.Adam(
+            self.dqn.parameters(),
+            lr=config.dqn.learning_rate,
+            eps=config.dqn.adam_epsilon,
+            fused=True,
+        )
+        self.updates = 0
+
+    @property
+    def policy(self) -> RecurrentDQN:
+        """The network that is scored: the online one, or its average where the config asks."""
+        return self.average or self.dqn
+
+    def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        parts: dict[str, nn.Module | torch.optim.Optimizer] = {
+            "dqn": self.dqn,
+            "target": self.target,
+            "optimiser": self.optimiser,
+        }
+        if self.average is not None:
+            parts["average"] = self.average
+        if isinstance(self.bonus, WorldModelBonus):
+            parts["world_model"] = self.bonus.model
+            parts["world_model_optimiser"] = self.bonus.optimiser
+        return parts
+
+    def state_tree(self) -> Tree:
+        """Everything as a tree of NumPy arrays and plain values."""
+        tree: Tree = {"updates": self.updates, "bonus": self.bonus.state_tree()}
+        for name, part in self._parts().items():
+            tree[name] = (
+                {k: v.numpy() for k, v in part.state_dict().items()}
+                if isinstance(part, nn.Module)
+                else _optimiser_tree(part)
+            )
+        return tree
+
+    def load_tree(self, tree: Tree) -> None:
+        """Inverse of ``state_tree``; a tree of another architecture is an error."""
+        try:
+            for name, part in self._parts().items():
+                if isinstance(part, nn.Module):
+                    part.load_state_dict({k: torch.from_numpy(v) for k, v in tree[name].items()})
+                else:
+                    _load_optimiser(part, tree[name])
+            self.bonus.load_tree(tree["bonus"])
+            self.updates = int(tree["updates"])
+        except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as e:
+            reason = str(e).splitlines()[0]
+            raise CheckpointError(f"the checkpoint does not fit this config: {reason}") from None
+
+
+def learn(
+    state: LearnerState, unroll: Unroll, progress: float
+) -> tuple[LearnerState, Tensor, dict[str, float]]:
+    """One update: recompute the bonus, train the world model on it, train the DQN with it.
+
+    ``progress`` in [0, 1] is the share of the frame budget spent, for schedules.  Returns the state
+    (updated in place), the absolute TD errors of the trained rows [U, B], and metrics.
+    """
+    config = state.config
+    z = embed(unroll.obs)
+    a_tm1 = torch.from_numpy(unroll.a_tm1)
+    r_t = torch.from_numpy(unroll.r_t)
+    is_first, is_last = torch.from_numpy(unroll.is_first), torch.from_numpy(unroll.is_last)
+    burn_in = config.replay.burn_in
+
+    r_in, metrics = state.bonus.learn(Window(z, a_tm1, is_first, is_last), burn_in)
+    if config.agent == "dqn":
+        r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
+
+    discount_t = torch.from_numpy(unroll.discount_t)
+    if not config.dqn.truncation_bootstraps:
+        discount_t = discount_t * ~is_last
+    h = torch.from_numpy(unroll.h)
+    if config.replay.start_state == "zero":
+        h = torch.zeros_like(h)
+    x = state.dqn.inputs(z, a_tm1, r_t + r_in, is_first)
+    reward = r_t + _beta_share(config, progress) * r_in
+    window = TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h)
+    delta, valid, q = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
+    loss = delta.square().sum(0).mean()
+
+    state.optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    limit = config.dqn.clip_norm or float("inf")
+    norm = nn.utils.clip_grad_norm_(state.dqn.parameters(), limit)
+    metrics["dqn/loss"] = loss.item()
+    metrics["dqn/grad_norm"] = norm.item()
+    metrics["dqn/q_mean"] = q.detach().mean().item()
+    if not np.isfinite([metrics["dqn/loss"], metrics.get("world_model/loss", 0.0)]).all():
+        raise RunFailed(f"a loss is not finite after {state.updates} updates")
+    for group in state.optimiser.param_groups:
+        group["lr"] = _learning_rate(config, progress)
+    state.optimiser.step()
+    _move_towards(state.target, state.dqn, config.dqn.tau)
+    if state.average is not None:
+        # Short histories average over what there is: no bias towards the initial weights.
+        rate = max(1 - config.dqn.average, 1 / (state.updates + 1))
+        _move_towards(state.average, state.dqn, rate)
+    state.updates += 1
+    return state, delta.detach().abs(), metrics
+
+
+def _learning_rate(config: Config, progress: float) -> float:
+    """The rate at this point of the run: constant, or falling linearly in its last part."""
+    c = config.dqn
+    if c.final_learning_rate == 0 or c.anneal_share == 0:
+        return c.learning_rate
+    share = min(max((progress - (1 - c.anneal_share)) / c.anneal_share, 0.0), 1.0)
+    return c.learning_rate + share * (c.final_learning_rate - c.learning_rate)
+
+
+def _beta_share(config: Config, progress: float) -> float:
+    """Scale of the bonus in the target relative to beta: 1, or moving linearly over the run."""
+    c = config.intrinsic
+    if c.final_beta < 0 or c.beta == 0:
+        return 1.0
+    return 1.0 + progress * (c.final_beta / c.beta - 1.0)
+
+
+@torch.no_grad()
+def _move_towards(slow: nn.Module, fast: nn.Module, rate: float) -> None:
+    """slow <- slow + rate (fast - slow), parameter by parameter."""
+    torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), rate)
+
+
+def _optimiser_tree(optimiser: torch.optim.Optimizer) -> Tree:
+    """Adam's moments by parameter number (absent before the first step)."""
+    state = optimiser.state_dict()["state"]
+    return {str(i): {k: v.numpy() for k, v in s.items()} for i, s in state.items()}
+
+
+def _load_optimiser(optimiser: torch.optim.Optimizer, tree: Tree) -> None:
+    groups = optimiser.state_dict()["param_groups"]
+    state = {
+        int(i): {k: torch.from_numpy(np.array(v)) for k, v in s.items()} for i, s in tree.items()
+    }
+    optimiser.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,183 @@
+"""Building blocks of the networks: the recurrent unroll, the dueling head, small MLPs.
+
+The GRU is the hot path of the whole system.  It is written as one autograd function over a whole
+window because that is where the time is: the input projections and all weight gradients become
+single large multiplications, the chain rule's element-wise factors are formed for all steps at
+once, and a step is left with one multiplication and a handful of small operations.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class _UnrollGRU(torch.autograd.Function):
+    """h_t = GRU(x_t, keep_t * h_{t-1}) for t = 0 .. T-1, with the gate order of ``nn.GRUCell``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        h0: Tensor,
+        keep: Tensor | None,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor,
+        b_hh: Tensor,
+        cuts: list[bool] | None,
+    ) -> Tensor:
+        T, B, _ = x.shape
+        H = h0.shape[1]
+        flat = x.reshape(T * B, -1)
+        # The reset and update gates add both biases; the candidate keeps b_hn inside r * (...).
+        rz = torch.addmm(b_ih[: 2 * H] + b_hh[: 2 * H], flat, w_ih[: 2 * H].t()).view(T, B, 2 * H)
+        n = torch.addmm(b_ih[2 * H :], flat, w_ih[2 * H :].t()).view(T, B, H)
+        gh_n = x.new_empty(T, B, H)
+        w_rz = w_hh[: 2 * H].t().contiguous()
+        w_n = w_hh[2 * H :].t().contiguous()
+        b_n = b_hh[2 * H :]
+        states = x.new_empty(T + 1, B, H)
+        states[0] = h0
+        h, *after = states.unbind(0)
+        r, z = rz[..., :H], rz[..., H:]
+        # Views are made before the loop: slicing inside it costs as much as the arithmetic.
+        steps = zip(*(v.unbind(0) for v in (rz, r, z, n, gh_n)), after, strict=True)
+        for t, (rz_t, r_t, z_t, n_t, gh_t, out_t) in enumerate(steps):
+            if cuts is not None and cuts[t]:
+                assert keep is not None
+                h = h * keep[t]
+            rz_t.addmm_(h, w_rz).sigmoid_()
+            torch.addmm(b_n, h, w_n, out=gh_t)
+            n_t.addcmul_(r_t, gh_t).tanh_()
+            torch.lerp(n_t, h, z_t, out=out_t)
+            h = out_t
+        ctx.save_for_backward(x, keep, w_ih, w_hh, rz, n, gh_n, states)
+        ctx.cuts = cuts
+        return states[1:]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, keep, w_ih, w_hh, rz, n, gh_n, states = ctx.saved_tensors
+        cuts = ctx.cuts
+        T, B, H = n.shape
+        r, z = rz[..., :H], rz[..., H:]
+        h_prev = states[:-1] if keep is None else states[:-1] * keep
+        # d h_t / d (pre-activations), for all steps at once.
+        to_n = torch.ops.aten.tanh_backward(1 - z, n)
+        to_z = torch.ops.aten.sigmoid_backward(h_prev - n, z)
+        to_r = torch.ops.aten.sigmoid_backward(gh_n, r)
+        d_hidden = x.new_empty(T, B, 3 * H)
+        d_n = x.new_empty(T, B, H)
+        dh = x.new_zeros(B, H)
+        d_gates = (d_hidden[..., k * H : (k + 1) * H] for k in range(3))
+        views = (grads[0], to_n, to_z, to_r, r, z, d_n, d_hidden, *d_gates)
+        steps = zip(*(v.unbind(0) for v in views), strict=True)
+        for t, (g, f_n, f_z, f_r, r_t, z_t, dn_t, d_all, d_r, d_z, d_hn) in reversed(
+            list(enumerate(steps))
+        ):
+            dh.add_(g)
+            torch.mul(dh, f_n, out=dn_t)
+            torch.mul(dh, f_z, out=d_z)
+            torch.mul(dn_t, f_r, out=d_r)
+            torch.mul(dn_t, r_t, out=d_hn)
+            dh.mul_(z_t).addmm_(d_all, w_hh)
+            if cuts is not None and cuts[t]:
+                dh.mul_(keep[t])
+        flat = d_hidden.view(T * B, 3 * H)
+        d_w_hh = flat.t() @ h_prev.reshape(T * B, H)
+        d_b_hh = flat.sum(0)
+        d_hidden[..., 2 * H :] = d_n
+        d_w_ih = flat.t() @ x.reshape(T * B, -1)
+        d_b_ih = flat.sum(0)
+        d_x = (flat @ w_ih).view_as(x) if ctx.needs_input_grad[0] else None
+        d_h0 = dh if ctx.needs_input_grad[1] else None
+        return d_x, d_h0, None, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None
+
+
+class GRU(nn.Module):
+    """A one-layer GRU that can be stepped (actors) and unrolled with resets (learner)."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(inputs, hidden)
+        self.hidden = hidden
+
+    def initial(self, batch: int) -> Tensor:
+        """[batch, hidden] zeros: the state at the start of an episode."""
+        return self.cell.weight_hh.new_zeros(batch, self.hidden)
+
+    def step(self, x: Tensor, h: Tensor) -> Tensor:
+        """[B, inputs], [B, hidden] -> the next state [B, hidden]."""
+        return self.cell(x, h)
+
+    def unroll(self, x: Tensor, is_first: Tensor | None, h: Tensor) -> Tensor:
+        """[T, B, inputs], [T, B] bool, [B, hidden] -> the states after each row [T, B, hidden].
+
+        The state is set to zero before each row where ``is_first``; None never resets.
+        """
+        keep, cuts = None, None
+        if is_first is not None:
+            cuts = is_first.any(1).tolist()
+            if any(cuts):
+                keep = (~is_first).to(x.dtype)[..., None]
+            else:
+                cuts = None
+        c = self.cell
+        return _UnrollGRU.apply(
+            x, h, keep, c.weight_ih, c.weight_hh, c.bias_ih, c.bias_hh, cuts
+        )
+
+
+class FeedForward(nn.Module):
+    """Stands in the GRU's place with the same interface and no memory (spec row 33)."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, hidden)
+        self.hidden = hidden
+
+    def initial(self, batch: int) -> Tensor:
+        """[batch, hidden] zeros; carried along and never read."""
+        return self.layer.weight.new_zeros(batch, self.hidden)
+
+    def step(self, x: Tensor, h: Tensor) -> Tensor:
+        """[B, inputs] -> [B, hidden]; ``h`` is ignored."""
+        return F.relu(self.layer(x))
+
+    def unroll(self, x: Tensor, is_first: Tensor | None, h: Tensor) -> Tensor:
+        """[T, B, inputs] -> [T, B, hidden]; ``is_first`` and ``h`` are ignored."""
+        return F.relu(self.layer(x))
+
+
+class DuelingHead(nn.Module):
+    """Q = V + A - mean A; each stream one hidden layer; the advantage output has no bias."""
+
+    def __init__(self, inputs: int, hidden: int, num_actions: int) -> None:
+        super().__init__()
+        # Both first layers as one multiplication: rows [:hidden] are the advantage's.
+        self.first = nn.Linear(inputs, 2 * hidden)
+        self.advantage = nn.Linear(hidden, num_actions, bias=False)
+        self.value = nn.Linear(hidden, 1)
+        self.width = hidden
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> Q-values [..., num_actions]."""
+        y = F.relu(self.first(x))
+        a = self.advantage(y[..., : self.width])
+        v = self.value(y[..., self.width :])
+        return v + a - a.mean(-1, keepdim=True)
+
+
+def one_hot(index: Tensor, size: int) -> Tensor:
+    """[...] int64 -> [..., size] float32."""
+    return F.one_hot(index, size).to(torch.float32)
+
+
+def parameter_count(module: nn.Module) -> int:
+    """Number of trainable scalars."""
+    return sum(math.prod(p.shape) for p in module.parameters())

@@ -1,0 +1,55 @@
+"""The latent world model: (z_t, a_t, belief) -> the next embedding z_{t+1} (Sec. 3.4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lwm.config import WorldModelConfig
+from lwm.networks import GRU, FeedForward, one_hot
+
+
+class WorldModel(nn.Module):
+    """FC, then GRU (or its feed-forward stand-in), then two FC layers."""
+
+    def __init__(
+        self, embedding: int, num_actions: int, config: WorldModelConfig, recurrent: bool = True
+    ) -> None:
+        super().__init__()
+        self.num_actions = num_actions
+        self.relu_features = config.relu_features
+        self.sigmoid_output = config.sigmoid_output
+        self.features = nn.Linear(embedding + num_actions, config.features)
+        core = GRU if recurrent else FeedForward
+        self.core = core(config.features, config.hidden)
+        self.head = nn.Linear(config.hidden, config.head)
+        self.output = nn.Linear(config.head, embedding)
+
+    def initial(self, batch: int) -> Tensor:
+        """[batch, hidden] belief at an episode's start."""
+        return self.core.initial(batch)
+
+    def step(self, z: Tensor, action: Tensor, belief: Tensor) -> tuple[Tensor, Tensor]:
+        """z_t [B, D], a_t [B], belief [B, H] -> prediction of z_{t+1} [B, D], next belief."""
+        belief = self.core.step(self._inputs(z, action), belief)
+        return self._predict(belief), belief
+
+    def unroll(
+        self, z: Tensor, action: Tensor, is_first: Tensor | None, belief: Tensor
+    ) -> Tensor:
+        """z_t [T, B, D], a_t [T, B], is_first_t [T, B] -> predictions of z_{t+1} [T, B, D]."""
+        return self._predict(self.core.unroll(self._inputs(z, action), is_first, belief))
+
+    def _inputs(self, z: Tensor, action: Tensor) -> Tensor:
+        x = self.features(torch.cat([z, one_hot(action, self.num_actions)], -1))
+        return F.relu(x) if self.relu_features else x
+
+    def _predict(self, belief: Tensor) -> Tensor:
+        y = self.output(F.relu(self.head(belief)))
+        return torch.sigmoid(y) if self.sigmoid_output else y
+
+
+def prediction_error(prediction: Tensor, z: Tensor) -> Tensor:
+    """[..., D], [..., D] -> mean squared error over the embedding [...] (Alg. 2)."""
+    return (prediction - z).square().mean(-1)
