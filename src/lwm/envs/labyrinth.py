@@ -146,10 +146,10 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
-        self._rooms = rooms = size * size
+        self._rooms = rooms = self.size * self.size
         self._lanes = np.arange(num_envs)
         # Tables look up "4 * door bits + action", so doors are kept times four.
-        step = np.array([-size, size, -1, 1])
+        step = np.array([-self.size, self.size, -1, 1])
         self._move = np.where(BITS > 0, step, 0).ravel()
         self._look = BITS.view(np.int32).ravel().repeat(4)
         self._doors4 = np.zeros(num_envs * rooms, np.int64)
