@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,14 @@ NAMES = [checkpoint.ARRAYS, checkpoint.STATE, checkpoint.MANIFEST]
 SEAMS = [(files, "write"), (files, "fsync"), (files, "rename")]
 # Removing never fails (what cannot be removed stays), but a process can die there.
 MORTAL_SEAMS = [*SEAMS, (checkpoint, "_rmtree")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_waiting_for_the_disk() -> Iterator[None]:
+    """Syncing takes milliseconds and changes nothing that a living machine can see."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "fsync", lambda descriptor: None)
+        yield
 
 
 def state_of(number: int) -> dict[str, Any]:
@@ -416,6 +425,32 @@ def test_latest_follows_a_writer_that_removes_what_it_reads(
     assert told == []
 
 
+def test_the_order_of_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is synced, then their directory, then it gets its name, then that is synced."""
+    tape: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        os.fsync(descriptor)
+        tape.append("sync " + os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    def rename(source: Path, target: Path) -> None:
+        os.rename(source, target)
+        tape.append(f"rename {source.name} {target.name}")
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    monkeypatch.setattr(files, "rename", rename)
+    checkpoint.save(tmp_path / "checkpoints", "step-1", state_of(1))
+    temporary = f"step-1.tmp-{os.getpid()}"
+    assert tape == [
+        "sync arrays.safetensors",
+        "sync state.json",
+        "sync manifest.json",
+        f"sync {temporary}",
+        f"rename {temporary} step-1",
+        "sync checkpoints",
+    ]
+
+
 class Cut:
     """Counts the calls through all seams and does ``act`` instead of call ``at``."""
 
@@ -462,6 +497,18 @@ def newest(folder: Path) -> dict[str, Any]:
     return found[1]
 
 
+def in_child(function: Callable[[], None]) -> int:
+    """Exit code of a forked process that calls ``function``: 0 if it returns, 1 if it raises."""
+    child = os.fork()
+    if child == 0:
+        try:
+            function()
+            os._exit(0)
+        finally:
+            os._exit(1)  # or the child would go on as a second test session
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def fail(number: int) -> None:
     raise OSError(number, os.strerror(number))
 
@@ -487,18 +534,18 @@ def test_a_failure_at_any_point_keeps_the_previous_one(
         assert [path.name for path in tmp_path.iterdir()] == ["step-4"]
 
 
+def save_until(at: int, folder: Path, name: str, keep: int) -> None:
+    """Start a save and die at the disk operation number ``at``."""
+    with Cut(at, lambda: os._exit(9), MORTAL_SEAMS).installed():
+        checkpoint.save(folder, name, state_of(3), keep)
+
+
 @pytest.mark.parametrize(("name", "keep"), [("step-3", 2), ("step-3", 1), ("step-2", 1)])
 def test_a_kill_at_any_point_keeps_the_previous_one(tmp_path: Path, name: str, keep: int) -> None:
     calls = count_calls(tmp_path, name, keep, MORTAL_SEAMS)
     for at in range(1, calls + 1):
         prepare(tmp_path)
-        child = os.fork()
-        if child == 0:
-            with Cut(at, lambda: os._exit(9), MORTAL_SEAMS).installed():
-                checkpoint.save(tmp_path, name, state_of(3), keep)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 9
+        assert in_child(partial(save_until, at, tmp_path, name, keep)) == 9
         assert newest(tmp_path)["number"] in (2, 3)
         checkpoint.save(tmp_path, "step-4", state_of(4), 1)
         assert [path.name for path in tmp_path.iterdir()] == ["step-4"]

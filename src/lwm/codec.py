@@ -132,6 +132,7 @@ def safetensors_chunks(arrays: dict[str, np.ndarray]) -> Iterator[bytes | memory
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a safetensors file, each its own writable copy."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > MAX_HEADER_BYTES:

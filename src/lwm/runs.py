@@ -32,25 +32,8 @@ from typing import Any
 from lwm import __version__, checkpoint, files
 from lwm.errors import BadInput, CheckpointError, LwmError, reason
 from lwm.files import RowLog, read_json, read_rows, write_json_atomic
-from lwm.machine import machine_facts, mismatches
-
-__all__ = [
-    "RunWriter",
-    "Saved",
-    "find_runs",
-    "is_run",
-    "load_checkpoint",
-    "machine_facts",
-    "mismatches",
-    "read_config",
-    "read_evaluation",
-    "read_machine",
-    "read_metrics",
-    "read_status",
-    "read_timing",
-    "write_evaluation",
-    "write_json_atomic",
-]
+from lwm.machine import machine_facts as machine_facts
+from lwm.machine import mismatches as mismatches
 
 FORMAT = 1
 STATES = ("running", "finished", "stopped", "failed")
@@ -237,6 +220,8 @@ class RunWriter:
             # The first error is the one to report; the same full disk often causes both.
             if error is None:
                 raise
+        finally:
+            self._release()
 
 
 def is_run(path: Path) -> bool:
