@@ -43,7 +43,9 @@ class LoopConfig:
     """Algorithm 1: how acting and learning interleave."""
 
     actors: int = _f(8, "environments stepped together", 1, 4096, "POL DQN: Actors")
-    total_frames: int = _f(1_000_000, "environment transitions, warm-up included", 1, 10**10, "POL DQN")
+    total_frames: int = _f(
+        1_000_000, "environment transitions, warm-up included", 1, 10**10, "POL DQN"
+    )
     warmup_frames: int = _f(10_000, "transitions collected at random first", 0, 10**9, "POL DQN")
     cycles_per_update: int = _f(4, "actor cycles per learner update", 1, 10**6, "POL DQN: ratio 4")
     log_every_frames: int = _f(10_000, "transitions between records in metrics.jsonl", 1, 10**9)
@@ -65,7 +67,9 @@ class ReplayConfig:
     batch: int = _f(32, "windows in a learner batch", 1, 10**5, "POL DQN: Batch size")
     burn_in: int = _f(16, "rows before the trained ones", 0, 10**4, "POL DQN: Burn-in")
     unroll: int = _f(32, "trained rows of a window", 1, 10**4, "POL DQN: Unroll")
-    start_state: Literal["stored", "zero"] = _f("stored", "DQN state before a window's row 0; row 5")
+    start_state: Literal["stored", "zero"] = _f(
+        "stored", "DQN state before a window's row 0; row 5"
+    )
     align_starts: float = _f(
         0.0, "share of windows whose trained rows begin on an episode's first row", 0, 1
     )
@@ -95,7 +99,10 @@ class DQNConfig:
     reset_state: bool = _f(True, "zero the recurrent states at an episode's start; row 2")
     truncation_bootstraps: bool = _f(True, "bootstrap where the time limit cut an episode; row 12")
     average: float = _f(
-        0.0, "evaluate an EMA of the weights with this decay per update; 0: the weights themselves", 0, 1
+        0.0,
+        "evaluate an EMA of the weights with this decay per update; 0: the weights themselves",
+        0,
+        1,
     )
 
 
@@ -121,7 +128,10 @@ class IntrinsicConfig:
 
     beta: float = _f(1.0, "scale of the bonus", 0, 1e6, "POL LWM")
     final_beta: float = _f(
-        -1.0, "scale in the learner's target at the end of the run, reached linearly; -1: beta", -1, 1e6
+        -1.0,
+        "scale in the learner's target at the end of the run, reached linearly; -1: beta",
+        -1,
+        1e6,
     )
     momentum: float = _f(0.99, "EMA of the error's mean and std", 0, 1, "POL LWM")
     clip: float = _f(10.0, "bound of the normalised error; 0: none; row 16", 0, 1e9, "Sec. 3.4")
@@ -362,4 +372,3 @@ def _hint(word: str, known: Any) -> str:
         return f"; did you mean {near[0]!r}?"
     names = list(known)
     return f"; choose from {', '.join(names)}" if len(names) < 12 else ""
-

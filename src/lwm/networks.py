@@ -128,9 +128,7 @@ class GRU(nn.Module):
             else:
                 cuts = None
         c = self.cell
-        return _UnrollGRU.apply(
-            x, h, keep, c.weight_ih, c.weight_hh, c.bias_ih, c.bias_hh, cuts
-        )
+        return _UnrollGRU.apply(x, h, keep, c.weight_ih, c.weight_hh, c.bias_ih, c.bias_hh, cuts)
 
 
 class FeedForward(nn.Module):

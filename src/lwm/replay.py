@@ -74,9 +74,7 @@ class Replay:
             first[chosen] = self._aligned(first[chosen], env[chosen], oldest, offset)
         return self.windows(first, env, length)
 
-    def windows(
-        self, first: NDArray[np.int64], env: NDArray[np.int64], length: int
-    ) -> Unroll:
+    def windows(self, first: NDArray[np.int64], env: NDArray[np.int64], length: int) -> Unroll:
         """The windows that begin at rows ``first`` [B] of environments ``env`` [B]."""
         slot = (first + np.arange(length)[:, None]) % self.rows
         return Unroll(

@@ -59,12 +59,16 @@ class Trainer:
         return self.frames >= self.config.loop.warmup_frames
 
     def run(self) -> Iterator[Event]:
-        """Warm up, pretrain, then train until the frame budget is spent."""
+        """Warm up, pretrain, then train until the frame budget is spent.
+
+        Control comes back after every cycle (kind ``cycle``, no data): there, and at every other
+        event, the trainer's state is whole and may be saved.
+        """
         while self.frames < self.config.loop.total_frames:
             if self.warm and self.config.agent != "random":
                 yield from self._pretrain()
             self.cycle()
-            yield from self._report()
+            yield self._report()
         yield Event("end", self.frames, {"updates": self.learner.updates})
 
     def cycle(self) -> None:
@@ -136,8 +140,9 @@ class Trainer:
             )
             _, metrics = bonus.learn(window, self.config.replay.burn_in)
             self.pretrained += 1
-            if self.pretrained % 100 == 0 or self.pretrained == c.pretrain_iterations:
-                yield Event("pretrain", self.frames, {"iteration": self.pretrained, **metrics})
+            told = self.pretrained % 100 == 0 or self.pretrained == c.pretrain_iterations
+            data = {"iteration": self.pretrained, **metrics} if told else {}
+            yield Event("pretrain" if told else "cycle", self.frames, data)
 
     def _add(self, metrics: dict[str, float]) -> None:
         for key, value in metrics.items():
@@ -155,15 +160,15 @@ class Trainer:
                     }
                 )
 
-    def _report(self) -> Iterator[Event]:
+    def _report(self) -> Event:
         if self.frames < self._next_log:
-            return
+            return Event("cycle", self.frames)
         self._next_log += self.config.loop.log_every_frames
         data: dict[str, Any] = {k: float(np.mean(v)) for k, v in sorted(self._sums.items())}
         data["episodes"] = len(self._sums.get("episode/return", []))
         data["updates"] = self.learner.updates
         self._sums = {}
-        yield Event("train" if self.warm else "warmup", self.frames, data)
+        return Event("train" if self.warm else "warmup", self.frames, data)
 
     def get_state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on."""
@@ -214,6 +219,4 @@ def train(config: Config) -> Iterator[Event]:
     >>> for event in lwm.train(lwm.load_preset("debug")):
     ...     print(event.frames, event.data.get("episode/return"))
     """
-    yield from Trainer(config).run()
-
-
+    yield from (event for event in Trainer(config).run() if event.kind != "cycle")

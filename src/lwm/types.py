@@ -79,12 +79,11 @@ class Unroll(NamedTuple):
 class Event:
     """What the training loop yields; consumers write it, the loop never does.
 
-    ``data`` holds only values that the seed determines.  ``timing`` holds the rest.
+    ``data`` holds only values that the seed determines.
     """
 
     kind: str
-    """``warmup``, ``pretrain``, ``train``, ``episode`` or ``end``."""
+    """``warmup``, ``pretrain``, ``train``, ``end``, or ``cycle`` (nothing to tell)."""
     frames: int
     """Environment transitions since the run began."""
     data: dict[str, Any] = field(default_factory=dict)
-    timing: dict[str, float] = field(default_factory=dict)

@@ -35,9 +35,7 @@ class WorldModel(nn.Module):
         belief = self.core.step(self._inputs(z, action), belief)
         return self._predict(belief), belief
 
-    def unroll(
-        self, z: Tensor, action: Tensor, is_first: Tensor | None, belief: Tensor
-    ) -> Tensor:
+    def unroll(self, z: Tensor, action: Tensor, is_first: Tensor | None, belief: Tensor) -> Tensor:
         """z_t [T, B, D], a_t [T, B], is_first_t [T, B] -> predictions of z_{t+1} [T, B, D]."""
         return self._predict(self.core.unroll(self._inputs(z, action), is_first, belief))
 

@@ -1,0 +1,242 @@
+"""The command line: parse, call, print.  Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lwm import __version__
+from lwm.config import AGENTS, PRESETS, Config, difference, fields, get, load_preset
+from lwm.errors import BadInput, LwmError
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaint is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message} (try: {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the ``lwm`` command; returns the exit code."""
+    try:
+        args = _parser().parse_args(argv)
+        code = args.call(args)
+        return int(code or 0)
+    except LwmError as error:
+        print(f"lwm: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away (`lwm config | head`): not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("lwm: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="lwm",
+        description="Latent world models for exploration: train, evaluate, reproduce the paper.",
+    )
+    parser.add_argument("--version", action="version", version=f"lwm {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+
+    p = commands.add_parser("train", help="train an agent into a run directory, or resume one")
+    p.add_argument("workload", nargs="?", metavar="labyrinth", help="what to train on")
+    p.add_argument("--size", help="rooms per side (env.size)")
+    p.add_argument("--frames", help="environment frames (loop.total_frames)")
+    p.add_argument("--out", type=Path, help="run directory (default: runs/<name of the run>)")
+    p.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
+    p.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_config_flags(p)
+    p.set_defaults(call=_train)
+
+    p = commands.add_parser("evaluate", help="score a finished or running run on test seeds")
+    p.add_argument("run", type=Path, metavar="DIR")
+    p.add_argument("--episodes", type=_count, help="default: as in its config")
+    p.add_argument("--record", type=_count, metavar="N", help="also record N episodes in DIR")
+    p.set_defaults(call=_evaluate)
+
+    p = commands.add_parser("reproduce", help="a table or figure of the paper, ours beside it")
+    p.add_argument("id", nargs="?", help="table1 or limits")
+    p.add_argument("--list", action="store_true", help="what there is")
+    p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="runs whose id has WORD")
+    p.add_argument("--seeds", type=_count, help="at most N seeds of each row")
+    p.add_argument("--jobs", type=_count, help="runs at once (default: one a core)")
+    p.add_argument("--show", action="store_true", help="print from the rows there are; run nothing")
+    p.set_defaults(call=_reproduce)
+
+    p = commands.add_parser("bench", help="speed by stage, as ratios within one run")
+    p.add_argument("workload", choices=["labyrinth"])
+    p.set_defaults(call=_bench)
+
+    p = commands.add_parser("quickstart", help="3×3 labyrinth to the paper's score, with pictures")
+    p.add_argument("--out", type=Path, default=Path("runs/quickstart"))
+    p.set_defaults(call=_quickstart)
+
+    p = commands.add_parser("config", help="every setting of a preset: value, meaning, source")
+    _add_config_flags(p)
+    p.set_defaults(call=_config)
+    return parser
+
+
+def _add_config_flags(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--agent", help=", ".join(AGENTS))
+    p.add_argument("--preset", default="paper", help=", ".join(PRESETS) + " (default: paper)")
+    p.add_argument("--seed", help="drives every random stream (default: 0)")
+    p.add_argument("settings", nargs="*", metavar="key=value", help="any setting; see `lwm config`")
+
+
+def _count(text: str) -> int:
+    try:
+        value = int(text.replace("_", ""))
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return value
+
+
+def _load_config(args: argparse.Namespace) -> Config:
+    overrides: dict[str, Any] = {}
+    for flag, key in {
+        "size": "env.size",
+        "frames": "loop.total_frames",
+        "agent": "agent",
+        "seed": "seed",
+    }.items():
+        value = getattr(args, flag, None)
+        if value is not None:
+            overrides[key] = value
+    for setting in args.settings:
+        key, sep, value = setting.partition("=")
+        if not sep:
+            raise BadInput(f"{setting!r} is not of the form key=value")
+        overrides[key] = value
+    return load_preset(args.preset, overrides)
+
+
+def run_name(config: Config) -> str:
+    """``labyrinth-4x4-lwm-paper-seed0``, with what else differs from the preset behind it."""
+    base = load_preset(config.preset)
+    shown = {"env.size", "agent", "seed", "preset"}
+    changed = [
+        f"{key.rpartition('.')[2]}={new}"
+        for key, (_, new) in difference(config, base).items()
+        if key not in shown
+    ]
+    size = config.env.size
+    name = f"{config.workload}-{size}x{size}-{config.agent}-{config.preset}-seed{config.seed}"
+    return "-".join([name, *changed])
+
+
+def _train(args: argparse.Namespace) -> int:
+    if args.resume is not None:
+        if args.workload or args.settings:
+            raise BadInput("--resume takes the config of the run; give no other settings")
+        from lwm import session
+
+        writer, trainer = session.reopen(args.resume)
+    else:
+        if args.workload != "labyrinth":
+            if args.workload and "=" in args.workload:
+                raise BadInput(
+                    f"name the workload before settings: lwm train labyrinth {args.workload}"
+                )
+            got = f"unknown workload {args.workload!r}" if args.workload else "no workload"
+            raise BadInput(f"{got}; choose from labyrinth")
+        config = _load_config(args)
+        from lwm import session
+
+        writer, trainer = session.start(config, args.out or Path("runs") / run_name(config))
+    result = _drive(writer, trainer, args.quiet)
+    print(describe(result))
+    print(f"run: {writer.path}")
+    return 0
+
+
+def _drive(writer: Any, trainer: Any, quiet: bool) -> dict[str, Any]:
+    """Run with the consumers a person wants."""
+    from lwm import session
+    from lwm.progress import ProgressBar, tensorboard
+
+    bar = None if quiet else ProgressBar(trainer.config.loop.total_frames, trainer.frames)
+    board = tensorboard(writer.path)
+    consumers = tuple(c for c in (bar, board) if c is not None)
+    try:
+        return session.run(writer, trainer, consumers)
+    finally:
+        for consumer in consumers:
+            consumer.close()
+
+
+def describe(result: dict[str, Any]) -> str:
+    """A result in one line."""
+    median = result["median_solved"]
+    tail = "" if median is None else f", median of solved {median:.0f}"
+    return (
+        f"score {result['score']:.2f} [{result['low']:.2f}, {result['high']:.2f}] over "
+        f"{result['episodes']:,} episodes at {result['frames']:,} frames; "
+        f"first 128: {result['score128']:.2f}; solved {result['solved']:.2%}{tail}"
+    )
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from lwm import runs, session
+
+    trainer = session.load(args.run)
+    result = session.score(trainer, args.episodes)
+    runs.write_evaluation(args.run, result)
+    print(describe(result))
+    if args.record:
+        from lwm.recording import record
+
+        paths = record(trainer, args.run / "episodes", args.record)
+        print(f"recorded {len(paths)} episodes in {args.run / 'episodes'}")
+    return 0
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    from lwm import experiments
+
+    if args.list or args.id is None:
+        print(experiments.listing())
+        return 0
+    experiment = experiments.find(args.id)
+    return int(experiment.main(args.only, args.seeds, args.jobs, args.show) or 0)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from lwm import bench
+
+    print(bench.labyrinth())
+    return 0
+
+
+def _quickstart(args: argparse.Namespace) -> int:
+    from lwm import quickstart
+
+    print(quickstart.quickstart(args.out, _drive))
+    return 0
+
+
+def _config(args: argparse.Namespace) -> int:
+    config = _load_config(args)
+    base = load_preset("paper")
+    for key, f in fields(config):
+        value, usual = get(config, key), get(base, key)
+        mark = "*" if value != usual else " "
+        source = f"  [{f.metadata['source']}]" if f.metadata.get("source") else ""
+        print(f"{mark} {key}={value}  {f.metadata['doc']}{source}")
+    print("* differs from preset paper")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""What a person sees while a run goes on: a progress bar, and TensorBoard where it is installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from lwm.types import Event
+
+
+class ProgressBar:
+    """Frames, frames/s, return, solved share and time left; a line now and then in a log file."""
+
+    def __init__(self, total_frames: int, frames: int = 0, label: str = "") -> None:
+        from tqdm import tqdm
+
+        live = sys.stderr.isatty()
+        self._shown: dict[str, str] = {}
+        self._bar = tqdm(
+            total=total_frames,
+            initial=frames,
+            desc=label or None,
+            unit="frame",
+            unit_scale=True,
+            dynamic_ncols=live,
+            mininterval=0.5 if live else 30.0,
+            file=sys.stderr,
+        )
+
+    def __call__(self, event: Event, seconds: float) -> None:
+        """Show the event's numbers."""
+        data = event.data
+        if event.kind == "pretrain":
+            self._shown["pretraining"] = str(data["iteration"])
+        elif "episode/return" in data:
+            self._shown = {
+                "return": f"{data['episode/return']:.1f}",
+                "solved": f"{data['episode/solved']:.0%}",
+            }
+        if event.kind == "validation":
+            self._bar.write(
+                f"  {event.frames:>9,} frames: score {data['score']:.2f} over "
+                f"{data['episodes']:,} validation episodes, {data['solved']:.1%} solved",
+                file=sys.stderr,
+            )
+        self._bar.set_postfix(self._shown, refresh=False)
+        self._bar.update(event.frames - self._bar.n)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self._bar.close()
+
+
+class TensorBoard:
+    """The numbers of each event as TensorBoard scalars, under the names people look for."""
+
+    _NAMES = {
+        "episode/return": "rollout/ep_rew_mean",
+        "episode/length": "rollout/ep_len_mean",
+        "dqn/loss": "train/loss",
+    }
+
+    def __init__(self, path: Path, writer_class: Any) -> None:
+        self._writer = writer_class(str(path / "tensorboard"))
+
+    def __call__(self, event: Event, seconds: float) -> None:
+        """Write the event's scalars at its frame."""
+        for key, value in event.data.items():
+            if isinstance(value, (int, float)):
+                name = self._NAMES.get(key, key if "/" in key else f"{event.kind}/{key}")
+                self._writer.add_scalar(name, value, event.frames)
+        self._writer.add_scalar("time/seconds", seconds, event.frames)
+
+    def close(self) -> None:
+        """Flush to disk."""
+        self._writer.close()
+
+
+def tensorboard(path: Path) -> TensorBoard | None:
+    """A TensorBoard writer for the run in ``path``; None where the extra ``tb`` is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return TensorBoard(path, SummaryWriter)

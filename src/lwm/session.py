@@ -1,0 +1,183 @@
+"""A training run on disk: the consumers of the loop's events, and how a run ends or goes on.
+
+Logs, checkpoints, validation, the progress bar and signals live here; the loop knows none of them.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from lwm import runs
+from lwm.config import Config, from_dict, to_dict
+from lwm.errors import BadInput, LwmError
+from lwm.evaluate import evaluate
+from lwm.machine import machine_facts, mismatches
+from lwm.training import Trainer
+from lwm.types import Event
+
+
+class Interrupted(LwmError):
+    """The run was asked to stop, and did, with a checkpoint."""
+
+    def __init__(self, signum: int, path: Path) -> None:
+        super().__init__(f"stopped; continue with: lwm train --resume {path}")
+        self.exit_code = 128 + signum
+
+
+class Consumer(Protocol):
+    """Anything that wants to see the events of a run (a progress bar, TensorBoard)."""
+
+    def __call__(self, event: Event, seconds: float) -> None:
+        """An event with data, and the wall time since this process began the run."""
+
+
+def warn(message: str) -> None:
+    """One line on stderr."""
+    print(f"lwm: warning: {message}", file=sys.stderr)
+
+
+def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
+    """A new run in ``path``."""
+    machine = machine_facts(config.threads)
+    writer = runs.RunWriter.create(path, to_dict(config), machine)
+    with _closed_on_error(writer):
+        return writer, Trainer(config)
+
+
+def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
+    """The run in ``path`` as its newest good checkpoint left it."""
+    config = from_dict(runs.read_config(path))
+    if (runs.read_status(path) or {}).get("state") == "finished":
+        raise BadInput(f"{path} is finished: nothing to resume")
+    machine = machine_facts(config.threads)
+    writer, saved = runs.RunWriter.reopen(path, machine, warn=warn)
+    with _closed_on_error(writer):
+        trainer = Trainer(config)
+        if saved is not None:
+            for text in mismatches(saved.machine, machine):
+                if not text.startswith("commit"):
+                    warn(f"not bit-exact, the build differs: {text}")
+            trainer.set_state(saved.state)
+        return writer, trainer
+
+
+def load(path: Path) -> Trainer:
+    """The newest good state of the run in ``path``, for reading: takes no lock, writes nothing."""
+    trainer = Trainer(from_dict(runs.read_config(path)))
+    trainer.set_state(runs.load_checkpoint(path, warn=warn).state)
+    return trainer
+
+
+def run(
+    writer: runs.RunWriter, trainer: Trainer, consumers: tuple[Consumer, ...] = ()
+) -> dict[str, Any]:
+    """Train to the end, then score on test seeds; returns the evaluation (also written).
+
+    SIGINT and SIGTERM stop at the next cycle with a checkpoint (``Interrupted``); a second one
+    stops at once.
+    """
+    config = trainer.config
+    began, frames = time.monotonic(), trainer.frames
+    saved = frames
+
+    def checkpoint() -> None:
+        nonlocal saved
+        writer.checkpoint(trainer.frames, trainer.get_state())
+        writer.set_status("running", trainer.frames)
+        saved = trainer.frames
+
+    def tell(event: Event) -> None:
+        seconds = time.monotonic() - began
+        writer.log({"kind": event.kind, "frames": event.frames, **event.data})
+        done = event.frames - first
+        writer.log_timing(
+            {"frames": event.frames, "seconds": seconds, "frames_per_second": done / seconds}
+        )
+        for consumer in consumers:
+            consumer(event, seconds)
+
+    first = frames
+    with writer, _signals() as asked:
+        # A run killed between its last checkpoint and its evaluation has only that left to do.
+        events = trainer.run() if frames < config.loop.total_frames else ()
+        for event in events:
+            if event.kind != "cycle":
+                tell(event)
+            if _crossed(config.loop.evaluate_every_frames, frames, event.frames):
+                result = evaluate(
+                    config, trainer.learner, config.loop.validation_episodes, "validation"
+                ).summary()
+                tell(Event("validation", event.frames, result))
+                if config.loop.stop_at_score < 0 and result["score"] >= config.loop.stop_at_score:
+                    checkpoint()
+                    break
+            if asked():
+                checkpoint()
+                writer.set_status("stopped", trainer.frames, "asked to stop")
+                raise Interrupted(asked(), writer.path)
+            due = _crossed(config.loop.checkpoint_every_frames, frames, event.frames)
+            if (due or event.kind == "end") and trainer.frames > saved:
+                checkpoint()
+            frames = event.frames
+        result = score(trainer)
+        writer.write_evaluation(result)
+        writer.set_status("finished", trainer.frames)
+    return result
+
+
+def score(trainer: Trainer, episodes: int | None = None) -> dict[str, Any]:
+    """The trainer's present parameters on test seeds, with what is needed to read the number."""
+    config = trainer.config
+    return {
+        "frames": trainer.frames,
+        "epsilon": config.evaluation.epsilon,
+        **evaluate(config, trainer.learner, episodes).summary(),
+    }
+
+
+def _crossed(every: int, before: int, now: int) -> bool:
+    """A multiple of ``every`` lies in (before, now]."""
+    return every > 0 and before // every < now // every
+
+
+@contextmanager
+def _closed_on_error(writer: runs.RunWriter) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        writer.__exit__(type(error), error, error.__traceback__)
+        raise
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[], int]]:
+    """Ask instead of die: yields a function that says which signal came (0: none).
+
+    Handlers can be set in the main thread only; elsewhere signals stay with whoever owns them.
+    """
+    received = 0
+    old: dict[int, Any] = {}
+
+    def on_signal(signum: int, _: FrameType | None) -> None:
+        nonlocal received
+        received = signum
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            old[number] = signal.signal(number, on_signal)
+    except ValueError:
+        old.clear()
+    try:
+        yield lambda: received
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
