@@ -1,0 +1,112 @@
+"""Many runs, each its own process with one BLAS thread, as many at once as there are cores."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lwm import runs
+from lwm.errors import RunFailed
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run: an id such as ``table1/4x4-lwm-paper/seed0`` and its ``lwm`` arguments."""
+
+    id: str
+    arguments: tuple[str, ...]
+
+    @property
+    def directory(self) -> Path:
+        """Where the run is kept."""
+        return Path("runs") / self.id
+
+    @property
+    def command(self) -> str:
+        """What a person would type."""
+        return " ".join(("lwm", *self.arguments))
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_all(
+    jobs: Sequence[Job], at_once: int | None, on_done: Callable[[Job], None]
+) -> list[tuple[Job, str]]:
+    """Run the jobs in order; ``on_done`` is called as each ends well.  Returns the failed ones.
+
+    A job whose directory holds an interrupted run is resumed, a finished one is only reported.
+    Stopping this process stops the runs with a checkpoint each.
+    """
+    waiting = list(jobs)
+    running: dict[subprocess.Popen[bytes], Job] = {}
+    failed: list[tuple[Job, str]] = []
+    limit = at_once or cores()
+    try:
+        while waiting or running:
+            while waiting and len(running) < limit:
+                job = waiting.pop(0)
+                if _finished(job):
+                    on_done(job)
+                    continue
+                print(f"started  {job.id}", flush=True)
+                running[_start(job)] = job
+            for process in [p for p in running if p.poll() is not None]:
+                job = running.pop(process)
+                if process.returncode == 0 and _finished(job):
+                    on_done(job)
+                else:
+                    message = _message(job, process.returncode)
+                    failed.append((job, message))
+                    print(f"failed   {job.id}: {message}", flush=True)
+            time.sleep(0.2)
+    except BaseException:
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        for process in running:
+            process.wait()
+        raise
+    return failed
+
+
+def _finished(job: Job) -> bool:
+    if not runs.is_run(job.directory):
+        return False
+    return (runs.read_status(job.directory) or {}).get("state") == "finished"
+
+
+def _start(job: Job) -> subprocess.Popen[bytes]:
+    resumed = ("train", "--resume", str(job.directory))
+    arguments = (
+        resumed if runs.is_run(job.directory) else (*job.arguments, "--out", str(job.directory))
+    )
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = {**os.environ, **dict.fromkeys(threads, "1")}
+    job.directory.parent.mkdir(parents=True, exist_ok=True)
+    log = job.directory.with_name(job.directory.name + ".log")
+    try:
+        with open(log, "ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "lwm.cli", *arguments, "--quiet"],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=environment,
+                start_new_session=True,  # Ctrl-C comes to us; we pass it on
+            )
+    except OSError as error:
+        raise RunFailed(f"cannot start {job.id}: {error}") from error
+
+
+def _message(job: Job, code: int) -> str:
+    log = job.directory.with_name(job.directory.name + ".log")
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {code}"

@@ -1,0 +1,222 @@
+"""Table 1 and the labyrinth ablations of the supplementary: ours | paper | limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lwm import runs
+from lwm.errors import BadInput, RunFailed
+from lwm.experiments import limits, rows, runner
+
+PATH = rows.RESULTS / "table1.csv"
+COLUMNS = (
+    "size", "agent", "variant", "preset", "seed", "frames", "episodes", "score", "score128",
+    "solved", "median_solved", "command", "commit", "machine",
+)  # fmt: skip
+
+PAPER = {
+    (3, "random", ""): -156.0,
+    (3, "dqn", ""): -12.4,
+    (3, "lwm", ""): -10.8,
+    (4, "random", ""): -518.0,
+    (4, "dqn", ""): -1000.0,
+    (4, "lwm", ""): -23.5,
+    (5, "random", ""): -848.0,
+    (5, "dqn", ""): -1000.0,
+    (5, "lwm", ""): -72.1,
+    (3, "mbie-eb", ""): -55.7,
+    (4, "mbie-eb", ""): -1000.0,
+    (3, "lwm-ff", ""): -969.0,
+}
+"""(size, agent, variant) -> the paper's score.  MBIE-EB is ours at the best of three betas."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table before seeds: what is trained."""
+
+    size: int
+    agent: str
+    preset: str = "paper"
+    variant: str = ""
+    """``key=value`` settings on top of the preset, separated by blanks."""
+
+    @property
+    def id(self) -> str:
+        """Name of the row: ``4x4-lwm-paper``."""
+        tail = f"-{self.variant.replace(' ', '-')}" if self.variant else ""
+        return f"{self.size}x{self.size}-{self.agent}-{self.preset}{tail}"
+
+    def job(self, seed: int) -> runner.Job:
+        """The training run of one seed."""
+        flags = ("--size", str(self.size), "--agent", self.agent, "--preset", self.preset)
+        arguments = ("train", "labyrinth", *flags, "--seed", str(seed), *self.variant.split())
+        return runner.Job(f"table1/{self.id}/seed{seed}", arguments)
+
+
+_SWITCHES = (
+    "dqn.reset_state=false",
+    "intrinsic.boundary=mask",
+    "intrinsic.boundary=reset",
+    "replay.start_state=zero",
+    "intrinsic.moments_include_burn_in=true",
+    "dqn.truncation_bootstraps=false",
+)
+
+
+def plan() -> list[tuple[Setting, int]]:
+    """Every (setting, seed), in the order in which time is best spent."""
+    lwm_dqn = ("lwm", "dqn")
+    betas = [f"intrinsic.beta={b}" for b in (0.1, 1, 10)]
+    blocks: list[tuple[list[Setting], range]] = [
+        ([Setting(n, a) for n in (3, 4) for a in lwm_dqn], range(3)),
+        ([Setting(5, "lwm", "best")], range(3)),
+        ([Setting(n, "lwm", "best") for n in (3, 4)], range(3)),
+        ([Setting(5, a) for a in lwm_dqn], range(3)),
+        ([Setting(n, "mbie-eb", variant=b) for n in (3, 4) for b in betas], range(1)),
+        ([Setting(3, "lwm-ff")], range(3)),
+        ([Setting(n, a, "official") for n in (3, 4, 5) for a in lwm_dqn], range(1)),
+        ([Setting(n, "lwm", p) for p in ("paper", "best") for n in (3, 4, 5)], range(3, 5)),
+        ([Setting(4, "lwm", variant=s) for s in _SWITCHES], range(2)),
+        ([Setting(4, "dqn", variant="intrinsic.leak_to_baseline=true")], range(2)),
+        ([Setting(6, "lwm", "best")], range(3)),
+        ([Setting(n, "random") for n in (3, 4, 5)], range(1)),
+    ]
+    return [(s, seed) for settings, seeds in blocks for seed in seeds for s in settings]
+
+
+def status() -> str:
+    """How many of the planned runs are there."""
+    have = {_key(r) for r in rows.read(PATH, COLUMNS)}
+    wanted = plan()
+    return f"{sum(_wanted_key(s, seed) in have for s, seed in wanted)} of {len(wanted)} runs"
+
+
+def main(only: list[str], seeds: int | None, jobs: int | None, show: bool) -> int:
+    """Run what is missing (unless ``show``), a row as each run ends; then print and plot."""
+    if not show:
+        have = {_key(r) for r in rows.read(PATH, COLUMNS)}
+        todo = [
+            (s, seed)
+            for s, seed in plan()
+            if _wanted_key(s, seed) not in have
+            and (seeds is None or seed < seeds)
+            and all(word in s.job(seed).id for word in only)
+        ]
+        if only and not todo and not any(all(w in s.job(k).id for w in only) for s, k in plan()):
+            raise BadInput(f"no run of table1 has {' and '.join(only)} in its id")
+        by_job = {s.job(seed): (s, seed) for s, seed in todo}
+
+        def on_done(job: runner.Job) -> None:
+            row = _row(*by_job[job])
+            rows.append(PATH, COLUMNS, row)
+            print(f"finished {job.id}: {row['score']:.2f}, {row['solved']:.1%} solved", flush=True)
+
+        failed = runner.run_all(list(by_job), jobs, on_done)
+        if failed:
+            raise RunFailed(f"{len(failed)} of {len(by_job)} runs failed, e.g. {failed[0][0].id}")
+    print(markdown())
+    _plot()
+    return 0
+
+
+def _row(setting: Setting, seed: int) -> dict[str, Any]:
+    """The CSV row of a finished run, from its directory."""
+    job = setting.job(seed)
+    result = runs.read_evaluation(job.directory)
+    machine = runs.read_machine(job.directory)
+    if result is None or machine is None:
+        raise RunFailed(f"{job.directory} has no evaluation")
+    return {
+        "size": setting.size,
+        "agent": setting.agent,
+        "variant": setting.variant,
+        "preset": setting.preset,
+        "seed": seed,
+        "command": job.command,
+        "commit": machine["commit"],
+        "machine": f"{machine['cpu']}, torch {machine['torch']}",
+        **{k: result[k] for k in ("frames", "episodes", "score", "score128", "solved")},
+        "median_solved": result["median_solved"],
+    }
+
+
+def _key(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[k] for k in ("size", "agent", "variant", "preset", "seed"))
+
+
+def _wanted_key(s: Setting, seed: int) -> tuple[str, ...]:
+    return (str(s.size), s.agent, s.variant, s.preset, str(seed))
+
+
+def markdown() -> str:
+    """The table from the rows: mean, 95 % interval over seeds, the paper's number, the limits."""
+    found: dict[tuple[Any, ...], list[dict[str, str]]] = {}
+    for row in rows.read(PATH, COLUMNS):
+        key = (int(row["size"]), row["agent"], row["variant"], row["preset"])
+        found.setdefault(key, []).append(row)
+    known = limits.table()
+    lines = [
+        "| size | agent | preset | variant | ours, 4,096 episodes | 95 % interval | seeds | "
+        "128 episodes | solved | median of solved | paper | Bayes-optimal | blind DFS |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key in sorted(found, key=_order):
+        size, agent, variant, preset = key
+        group = found[key]
+        score = np.array([float(r["score"]) for r in group])
+        medians = [float(r["median_solved"]) for r in group if r["median_solved"]]
+        cells = [
+            f"{size}×{size}",
+            agent,
+            preset,
+            variant or "–",
+            f"{score.mean():.2f}",
+            interval(score),
+            str(len(group)),
+            f"{np.mean([float(r['score128']) for r in group]):.2f}",
+            f"{np.mean([float(r['solved']) for r in group]):.2%}",
+            f"{np.median(medians):.0f}" if medians else "–",
+            _number(PAPER.get((size, agent, ""))),
+            _number(known.get((size, "bayes-optimal"))),
+            _number(known.get((size, "blind-dfs"))),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def interval(score: np.ndarray) -> str:
+    """95 % interval of the mean over seeds by Student's t; one seed has none."""
+    # Quantiles 0.975 of Student's t for 1 .. 9 degrees of freedom.
+    t = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+    n = len(score)
+    if n < 2:
+        return "–"
+    half = t[min(n - 2, len(t) - 1)] * score.std(ddof=1) / np.sqrt(n)
+    return f"[{score.mean() - half:.2f}, {score.mean() + half:.2f}]"
+
+
+def _order(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    size, agent, variant, preset = key
+    agents = ("random", "dqn", "lwm", "lwm-ff", "mbie-eb")
+    presets = ("paper", "best", "official", "debug")
+    return size, agents.index(agent), presets.index(preset), variant
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
+
+
+def _plot() -> None:
+    try:
+        from lwm import plots
+    except ImportError:
+        return
+    data = rows.read(PATH, COLUMNS)
+    if data:
+        out = rows.RESULTS.parent / "docs" / "table1.png"
+        plots.score_plot(data, out)
+        print(f"picture: {out}")
