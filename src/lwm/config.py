@@ -1,7 +1,7 @@
 """One frozen config describes a run: a named preset plus overrides.
 
-Every field says what it is, in which unit, and where the number comes from (the paper's table or a
-row of the decisions in ``docs/paper-vs-ours.md``).  Unknown keys and values out of range are errors.
+Every field says what it is, in which unit, and where the number comes from: the paper's table, or a
+row of the decisions in ``docs/paper-vs-ours.md``.  Unknown keys and values out of range are errors.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class EnvConfig:
 
     size: int = _f(3, "rooms per side", 2, 64, "Sec. 4.1")
     time_limit: int = _f(1000, "agent steps until truncation", 1, 10**6, "POL DQN")
-    train_time_limit: int = _f(
-        0, "agent steps until truncation while training; 0: as time_limit", 0, 10**6
+    early_time_limit: int = _f(
+        0, "agent steps until truncation in the early part of training; 0: as time_limit", 0, 10**6
     )
+    early_share: float = _f(0.5, "share of the frames that is the early part", 0, 1)
     carve_start: Literal["corner", "random"] = _f("corner", "cell where carving begins; row 36")
 
 

@@ -54,7 +54,7 @@ def evaluate(
     are compared on the same labyrinths, and training never uses them.
     """
     n = episodes or config.evaluation.episodes
-    env = make_env(config.env, environment_seeds(purpose, n), training=False)
+    env = make_env(config.env, environment_seeds(purpose, n))
     rng = generator(config.seed, f"evaluate-{purpose}")
     policy, bonus = learner.policy, learner.bonus
     state = initial_state(policy, bonus, n, int(np.prod(env.obs_shape)))
@@ -96,4 +96,4 @@ def evaluate(
 
 
 def _take(step: Step, lanes: NDArray[np.int64]) -> Step:
-    return Step(*(v[lanes] for v in step))
+    return Step._make(v[lanes] for v in step)

@@ -39,7 +39,7 @@ class RunningMoments:
         self.updates = 0
 
     def update(self, error: Tensor) -> None:
-        """One EMA step towards the mean and std of a batch of errors [N]; the first one is taken."""
+        """One EMA step towards the mean and std of errors [N]; the first batch is taken whole."""
         if error.numel() < 2:
             return
         std, mean = (v.item() for v in torch.std_mean(error))
@@ -191,7 +191,7 @@ class WorldModelBonus:
         return r_in, metrics
 
     def _errors(self, window: Window) -> tuple[Tensor, Tensor]:
-        """Errors of the transitions into rows 1 .. T-1 and which of them are real: [T-1, B] each."""
+        """Errors of the transitions into rows 1 .. T-1, and which of them are real: [T-1, B]."""
         z, is_first = window.z, window.is_first
         cut = is_first[:-1] if self.reset_state else None
         belief = self.model.initial(z.shape[1])

@@ -1,4 +1,4 @@
-"""The lower half of Algorithm 1: one update of the world model and the DQN from one window batch."""
+"""The lower half of Algorithm 1: one update of the world model and the DQN from one batch."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def learn(
     x = state.dqn.inputs(z, a_tm1, r_t + r_in, is_first)
     reward = r_t + _beta_share(config, progress) * r_in
     window = TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h)
-    delta, valid, q = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
+    delta, _, q = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
     loss = delta.square().sum(0).mean()
 
     state.optimiser.zero_grad(set_to_none=True)

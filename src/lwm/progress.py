@@ -9,6 +9,13 @@ from typing import Any
 from lwm.types import Event
 
 
+_NAMES = {
+    "episode/return": "rollout/ep_rew_mean",
+    "episode/length": "rollout/ep_len_mean",
+    "dqn/loss": "train/loss",
+}
+
+
 class ProgressBar:
     """Frames, frames/s, return, solved share and time left; a line now and then in a log file."""
 
@@ -55,12 +62,6 @@ class ProgressBar:
 class TensorBoard:
     """The numbers of each event as TensorBoard scalars, under the names people look for."""
 
-    _NAMES = {
-        "episode/return": "rollout/ep_rew_mean",
-        "episode/length": "rollout/ep_len_mean",
-        "dqn/loss": "train/loss",
-    }
-
     def __init__(self, path: Path, writer_class: Any) -> None:
         self._writer = writer_class(str(path / "tensorboard"))
 
@@ -68,7 +69,7 @@ class TensorBoard:
         """Write the event's scalars at its frame."""
         for key, value in event.data.items():
             if isinstance(value, (int, float)):
-                name = self._NAMES.get(key, key if "/" in key else f"{event.kind}/{key}")
+                name = _NAMES.get(key, key if "/" in key else f"{event.kind}/{key}")
                 self._writer.add_scalar(name, value, event.frames)
         self._writer.add_scalar("time/seconds", seconds, event.frames)
 

@@ -18,7 +18,7 @@ def play(trainer: Trainer, seed: int, purpose: str = "test") -> Episode:
     """One whole episode of the trainer's present policy, on environment ``seed`` of ``purpose``."""
     config, learner = trainer.config, trainer.learner
     seeds = environment_seeds(purpose, seed + 1)[-1:]
-    env = make_env(config.env, seeds, training=False)
+    env = make_env(config.env, seeds)
     rng = generator(seed, "record")
     policy, bonus = learner.policy, learner.bonus
     state = initial_state(policy, bonus, 1, trainer.embedding)

@@ -172,8 +172,8 @@ def _signals() -> Iterator[Callable[[], int]]:
             signal.signal(number, handler)
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            old[number] = signal.signal(number, on_signal)
+        for asked in (signal.SIGINT, signal.SIGTERM):
+            old[asked] = signal.signal(asked, on_signal)
     except ValueError:
         old.clear()
     try:

@@ -26,7 +26,7 @@ class Trainer:
         torch.set_num_threads(config.threads)
         self.config = config
         actors = config.loop.actors
-        self.env = make_env(config.env, environment_seeds("train", actors, config.seed), True)
+        self.env = make_env(config.env, environment_seeds("train", actors, config.seed))
         self.embedding = int(np.prod(self.env.obs_shape))
         self.learner = LearnerState(config, self.embedding, self.env.num_actions)
         self.actors = self._new_actors()
@@ -45,6 +45,7 @@ class Trainer:
         self.frames = 0
         self.cycles = 0
         self.pretrained = 0
+        self.env.set_time_limit(self._time_limit())
         self.step: Step = self.env.reset()
         self._sums: dict[str, list[float]] = {}
         self._next_log = config.loop.log_every_frames
@@ -57,6 +58,16 @@ class Trainer:
     def warm(self) -> bool:
         """The warm-up is over: actors use the DQN."""
         return self.frames >= self.config.loop.warmup_frames
+
+    @property
+    def progress(self) -> float:
+        """Share of the frame budget spent, for schedules."""
+        return min(self.frames / self.config.loop.total_frames, 1.0)
+
+    def _time_limit(self) -> int:
+        c = self.config.env
+        early = c.early_time_limit and self.progress < c.early_share
+        return c.early_time_limit if early else c.time_limit
 
     def run(self) -> Iterator[Event]:
         """Warm up, pretrain, then train until the frame budget is spent.
@@ -82,6 +93,7 @@ class Trainer:
         self.cycles += 1
         if learning and self.cycles % self.config.loop.cycles_per_update == 0:
             self._update()
+        self.env.set_time_limit(self._time_limit())
         self.step = self.env.recv()
         self.frames += self.step.transitions
         self._note_episodes()
@@ -121,8 +133,7 @@ class Trainer:
         c = self.config
         align = (c.replay.align_starts, c.replay.burn_in)
         unroll = self.replay.sample(self.replay_rng, c.replay.batch, c.window, align)
-        progress = min(self.frames / c.loop.total_frames, 1.0)
-        self.learner, _, metrics = learn(self.learner, unroll, progress)
+        self.learner, _, metrics = learn(self.learner, unroll, self.progress)
         self._add(metrics)
 
     def _pretrain(self) -> Iterator[Event]:
@@ -195,6 +206,8 @@ class Trainer:
         """Inverse of ``get_state``; a state of another config is an error."""
         self.learner.load_tree(state["learner"])
         try:
+            counters = state["counters"]
+            self.frames, self.cycles = int(counters["frames"]), int(counters["cycles"])
             self.replay.set_state(state["replay"])
             self.env.set_state(state["env"])
             self.actors = ActorState(
@@ -203,8 +216,6 @@ class Trainer:
             self.step = Step(**{k: np.array(v) for k, v in state["step"].items()})
             restore_generator(self.act_rng, state["streams"]["actor"])
             restore_generator(self.replay_rng, state["streams"]["replay"])
-            counters = state["counters"]
-            self.frames, self.cycles = int(counters["frames"]), int(counters["cycles"])
             self.pretrained = int(counters["pretrained"])
             self._next_log = int(counters["next_log"])
             self._sums = {k: v.tolist() for k, v in state["sums"].items()}

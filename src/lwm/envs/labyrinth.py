@@ -308,7 +308,7 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
             "doors": (self._by_lane(self._doors4) >> 2).astype(np.uint8),
             "room": self.room,
             "visited": self.visited,
-            "steps": self._clock - self._deadline + self.time_limit,
+            "steps_left": self._deadline - self._clock,
             "finished": finished,
         }
 
@@ -329,7 +329,7 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         self._unvisited = unvisited.astype(np.uint8).ravel()
         self._left = unvisited.sum(axis=1)
         self._clock = 0
-        self._deadline = self.time_limit - state["steps"].astype(np.int64)
+        self._deadline = state["steps_left"].astype(np.int64)
         self._finished = state["finished"].nonzero()[0]
 
     def render(self) -> Any:

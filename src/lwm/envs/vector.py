@@ -7,9 +7,10 @@ processes can work while the learner does.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from lwm.config import EnvConfig
@@ -23,7 +24,7 @@ class RowEnv:
     def __init__(self, env: LabyrinthVectorEnv, seeds: NDArray[np.int64]) -> None:
         self.env = env
         self.num_envs = int(env.num_envs)
-        self.num_actions = int(env.single_action_space.n)
+        self.num_actions = int(cast(Discrete, env.single_action_space).n)
         self.obs_shape: tuple[int, ...] = tuple(env.single_observation_space.shape or ())
         self.obs_dtype = env.single_observation_space.dtype
         self._seeds = seeds
@@ -43,6 +44,10 @@ class RowEnv:
         return Step(
             obs, np.zeros(B, np.int64), zero, on, off, zero + 1, zero.copy(), self._length, off
         )
+
+    def set_time_limit(self, steps: int) -> None:
+        """Truncate episodes that begin from now on after so many steps."""
+        self.env.time_limit = steps
 
     def send(self, actions: NDArray[np.int64]) -> None:
         """Start a step: [B] actions; those of environments about to reset are ignored."""
@@ -87,10 +92,12 @@ class RowEnv:
         self._length = np.array(state["length"])
 
 
-def make_env(config: EnvConfig, seeds: NDArray[np.int64], training: bool) -> RowEnv:
+def make_env(config: EnvConfig, seeds: NDArray[np.int64]) -> RowEnv:
     """The environments of a run: one per seed."""
-    limit = (training and config.train_time_limit) or config.time_limit
     env = LabyrinthVectorEnv(
-        num_envs=len(seeds), size=config.size, time_limit=limit, carve_start=config.carve_start
+        num_envs=len(seeds),
+        size=config.size,
+        time_limit=config.time_limit,
+        carve_start=config.carve_start,
     )
     return RowEnv(env, seeds)

@@ -8,7 +8,7 @@ from typing import Any
 from lwm.errors import BadInput
 
 IDS = {
-    "table1": "labyrinth scores: random, dqn, lwm, the supplementary's ablations, presets, switches",
+    "table1": "labyrinth scores: agents, presets, the supplementary's ablations, switches",
     "limits": "what the labyrinth allows: random walk, blind walk, Bayes-optimal, full map",
 }
 
