@@ -155,10 +155,11 @@ def test_alignment_of_a_share() -> None:
         u = filled(33).sample(generator(2), 4000, 6, align=(share, 3))
         return float(u.is_first[3].mean())
 
-    # A start in five is aligned by itself; the chosen ones are, but for those near the oldest row.
+    # One start in five is aligned by itself.  Starts are 13 .. 27; the oldest aligned ones are 17,
+    # 16 and 15 in the three environments, so 11 + 12 + 13 of 45 can be moved onto a first row.
     none, half, every = aligned(0.0), aligned(0.5), aligned(1.0)
     assert none == pytest.approx(0.2, abs=0.03)
-    assert every > 0.8
+    assert every == pytest.approx(0.8, abs=0.03)
     assert half == pytest.approx((none + every) / 2, abs=0.03)
 
 
@@ -167,9 +168,7 @@ def test_rows_that_obey_the_time_law_are_valid(count: int) -> None:
     filled(count).check_valid()
 
 
-def test_a_valid_terminal_row() -> None:
-    replay = filled(3)  # rows 0, 1, 2; environment 2 is last in row 2
-    append(replay, 3, row(3, is_first=True, is_last=False, r_t=0.0))
+def test_a_terminal_row_is_valid() -> None:
     replay = Replay(20, ENVS, (2,), np.int64, HIDDEN)
     append(replay, 0, row(0, is_first=True, is_last=False))
     append(replay, 1, row(1, is_first=False, is_last=True, discount=0.0))
@@ -186,15 +185,14 @@ VIOLATIONS = {
 
 
 @pytest.mark.parametrize("message", VIOLATIONS)
-@pytest.mark.parametrize("ring", [20, 2])
-def test_violations_of_the_time_law_are_found(message: str, ring: int) -> None:
-    replay = Replay(ring, ENVS, (2,), np.int64, HIDDEN)
-    append(replay, 0, row(0, is_first=True, is_last=True))  # alone in the ring it is overwritten
-    if ring == 20:
-        replay = Replay(ring, ENVS, (2,), np.int64, HIDDEN)
-    append(replay, 1, row(0, is_first=False, is_last=True))
-    replay.check_valid() if ring == 20 else None
-    append(replay, 2, VIOLATIONS[message])
+def test_violations_of_the_time_law_are_found(message: str) -> None:
+    replay = Replay(2, ENVS, (2,), np.int64, HIDDEN)
+    append(replay, 0, row(0, is_first=True, is_last=True))  # a violation, but soon overwritten
+    append(replay, 1, row(1, is_first=False, is_last=True))
+    append(replay, 2, row(2, is_first=True, is_last=False))
+    replay.check_valid()
+    append(replay, 3, row(3, is_first=False, is_last=True))
+    append(replay, 4, VIOLATIONS[message])
     with pytest.raises(ValueError, match=message):
         replay.check_valid()
 
