@@ -32,6 +32,8 @@ class Acted(NamedTuple):
     """[B]."""
     h: NDArray[np.float32]
     """[B, H] the DQN state that preceded the row (replay stores it)."""
+    belief: NDArray[np.float32]
+    """[B, Hb] the world model's state after the row."""
     r_in: NDArray[np.float32]
     """[B] the bonus of the row."""
     q: Tensor
@@ -69,7 +71,7 @@ def act(
     x = dqn.inputs(z, a_tm1, torch.from_numpy(step.r_t) + r_in, is_first)
     q, h_next = dqn.step(x, h)
     action = choose(q, torch.from_numpy(explore), torch.from_numpy(random_action))
-    acted = Acted(action.numpy(), h.numpy(), r_in.numpy(), q, prediction)
+    acted = Acted(action.numpy(), h.numpy(), belief.numpy(), r_in.numpy(), q, prediction)
     return acted, ActorState(h_next, belief, z)
 
 

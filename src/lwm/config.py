@@ -134,6 +134,9 @@ class IntrinsicConfig:
         -1,
         1e6,
     )
+    start_belief: Literal["zero", "stored"] = _f(
+        "zero", "belief before a window's first transition: 0, or as the actor had it; row 5"
+    )
     momentum: float = _f(0.99, "EMA of the error's mean and std", 0, 1, "POL LWM")
     clip: float = _f(10.0, "bound of the normalised error; 0: none; row 16", 0, 1e9, "Sec. 3.4")
     boundary: Literal["terminal", "mask", "reset"] = _f(

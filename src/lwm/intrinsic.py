@@ -27,6 +27,8 @@ class Window(NamedTuple):
     """[T, B]."""
     is_last: Tensor
     """[T, B]."""
+    belief: Tensor | None = None
+    """[B, Hb] world-model state after row 0; None: zero."""
 
 
 class RunningMoments:
@@ -194,7 +196,7 @@ class WorldModelBonus:
         """Errors of the transitions into rows 1 .. T-1, and which of them are real: [T-1, B]."""
         z, is_first = window.z, window.is_first
         cut = is_first[:-1] if self.reset_state else None
-        belief = self.model.initial(z.shape[1])
+        belief = self.model.initial(z.shape[1]) if window.belief is None else window.belief
         prediction = self.model.unroll(z[:-1], window.a_tm1[1:], cut, belief)
         goal = z[1:]
         if self.config.boundary == "reset":

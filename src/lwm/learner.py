@@ -98,7 +98,9 @@ def learn(
     is_first, is_last = torch.from_numpy(unroll.is_first), torch.from_numpy(unroll.is_last)
     burn_in = config.replay.burn_in
 
-    r_in, metrics = state.bonus.learn(Window(z, a_tm1, is_first, is_last), burn_in)
+    stored = config.intrinsic.start_belief == "stored"
+    belief = torch.from_numpy(unroll.belief) if stored else None
+    r_in, metrics = state.bonus.learn(Window(z, a_tm1, is_first, is_last, belief), burn_in)
     if config.agent == "dqn":
         r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
 

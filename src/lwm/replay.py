@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lwm.types import Step, Unroll
 
-_FIELDS = ("obs", "a_tm1", "r_t", "is_first", "is_last", "discount_t", "h", "r_in")
+_FIELDS = ("obs", "a_tm1", "r_t", "is_first", "is_last", "discount_t", "h", "belief", "r_in")
 
 
 class Replay:
@@ -19,7 +19,13 @@ class Replay:
     """
 
     def __init__(
-        self, rows: int, envs: int, obs_shape: tuple[int, ...], obs_dtype: Any, hidden: int
+        self,
+        rows: int,
+        envs: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype: Any,
+        hidden: int,
+        belief: int = 0,
     ) -> None:
         self.rows = rows
         self.envs = envs
@@ -31,14 +37,22 @@ class Replay:
         self._is_last = np.zeros((rows, envs), np.bool_)
         self._discount_t = np.zeros((rows, envs), np.float32)
         self._h = np.zeros((rows, envs, hidden), np.float32)
+        self._belief = np.zeros((rows, envs, belief), np.float32)
         self._r_in = np.zeros((rows, envs), np.float32)
 
     def __len__(self) -> int:
         """Rows per environment that can be sampled."""
         return min(self.count, self.rows)
 
-    def append(self, step: Step, h: NDArray[np.float32], r_in: NDArray[np.float32]) -> None:
-        """Add one row: ``h`` [B, H] is the DQN state that precedes it, ``r_in`` [B] its bonus."""
+    def append(
+        self,
+        step: Step,
+        h: NDArray[np.float32],
+        r_in: NDArray[np.float32],
+        belief: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Add one row: ``h`` [B, H] is the DQN state that precedes it, ``r_in`` [B] its bonus,
+        ``belief`` [B, Hb] the world model's state after it (None: not kept)."""
         slot = self.count % self.rows
         self._obs[slot] = step.obs
         self._a_tm1[slot] = step.a_tm1
@@ -48,6 +62,8 @@ class Replay:
         self._discount_t[slot] = step.discount_t
         self._h[slot] = h
         self._r_in[slot] = r_in
+        if belief is not None:
+            self._belief[slot] = belief
         self.count += 1
 
     def sample(
@@ -85,6 +101,7 @@ class Replay:
             is_last=self._is_last[slot, env],
             discount_t=self._discount_t[slot, env],
             h=self._h[slot[0], env],
+            belief=self._belief[slot[0], env],
             r_in=self._r_in[slot, env],
             origin=np.stack([first, env], axis=1),
         )

@@ -36,6 +36,7 @@ class Trainer:
             obs_shape=self.env.obs_shape,
             obs_dtype=self.env.obs_dtype,
             hidden=config.dqn.hidden,
+            belief=self.learner.bonus.hidden if self._keeps_belief else 0,
         )
         self.epsilon = ladder(
             config.dqn.epsilon_base, config.dqn.epsilon_low, config.dqn.epsilon_high, actors
@@ -53,6 +54,10 @@ class Trainer:
     def _new_actors(self) -> ActorState:
         learner = self.learner
         return initial_state(learner.dqn, learner.bonus, self.config.loop.actors, self.embedding)
+
+    @property
+    def _keeps_belief(self) -> bool:
+        return self.config.intrinsic.start_belief == "stored"
 
     @property
     def warm(self) -> bool:
@@ -112,7 +117,8 @@ class Trainer:
             random_action,
             self.config.dqn.reset_state,
         )
-        self.replay.append(self.step, acted.h, acted.r_in)
+        belief = acted.belief if self._keeps_belief else None
+        self.replay.append(self.step, acted.h, acted.r_in, belief)
         return acted.action
 
     def _act_at_random(self) -> np.ndarray:

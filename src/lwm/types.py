@@ -69,6 +69,8 @@ class Unroll(NamedTuple):
     """[T, B]."""
     h: NDArray[np.float32]
     """[B, H] recurrent state of the DQN that precedes row 0, as the actor had it."""
+    belief: NDArray[np.float32]
+    """[B, Hb] the actor's world-model state after row 0 (Hb = 0 where it is not stored)."""
     r_in: NDArray[np.float32]
     """[T, B] bonus as the actor saw it when the row was collected (stale by design)."""
     origin: NDArray[np.int64]
