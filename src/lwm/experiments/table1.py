@@ -118,7 +118,9 @@ def main(only: list[str], seeds: int | None, jobs: int | None, show: bool) -> in
         failed = runner.run_all(list(by_job), jobs, on_done)
         if failed:
             raise RunFailed(f"{len(failed)} of {len(by_job)} runs failed, e.g. {failed[0][0].id}")
-    print(markdown())
+    table = markdown()
+    print(table)
+    _put_in_readme(table)
     _plot()
     return 0
 
@@ -208,6 +210,20 @@ def _order(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:g}"
+
+
+def _put_in_readme(table: str) -> None:
+    """Replace the generated part of README.md, where there is one."""
+    path = rows.RESULTS.parent / "README.md"
+    begin, end = "<!-- table1: written by `lwm reproduce table1` -->\n", "<!-- /table1 -->"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if found and closed:
+        path.write_text(f"{before}{begin}{table}\n{end}{after}", encoding="utf-8")
 
 
 def _plot() -> None:
