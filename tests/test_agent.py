@@ -266,6 +266,7 @@ def make_unroll(state: LearnerState, scale: float = 1.0, seed: int = 0) -> Unrol
         is_last=is_last,
         discount_t=np.where(is_last, np.arange(B) % 2, 1).astype(np.float32),
         h=rng.normal(size=(B, config.dqn.hidden)).astype(np.float32),
+        belief=rng.normal(size=(B, config.world_model.hidden)).astype(np.float32),
         r_in=np.full((T, B), 77, np.float32),  # stale: the learner must not use it
         origin=np.zeros((B, 2), np.int64),
     )
@@ -399,6 +400,27 @@ def test_state_before_the_window(start: str, monkeypatch: pytest.MonkeyPatch) ->
     unroll = make_unroll(state)
     learn(state, unroll, 0.0)
     assert np.array_equal(seen[0].h.numpy(), unroll.h * (start == "stored"))
+
+
+@pytest.mark.parametrize("start", ["stored", "zero"])
+def test_belief_before_the_window(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = make_state(agent="lwm", intrinsic__start_belief=start)
+    unroll = make_unroll(state)
+    seen: list[Any] = []
+    original = state.bonus.learn
+
+    def spy(window: Any, burn_in: int) -> Any:
+        seen.append((window.belief, burn_in))
+        return original(window, burn_in)
+
+    monkeypatch.setattr(state.bonus, "learn", spy)
+    learn(state, unroll, 0.0)
+    ((belief, burn_in),) = seen
+    assert burn_in == 4
+    if start == "zero":
+        assert belief is None
+    else:
+        assert np.array_equal(belief.numpy(), unroll.belief)
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])

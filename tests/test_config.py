@@ -76,6 +76,7 @@ DECISIONS = {
     "intrinsic.leak_to_baseline": False,  # 3
     "intrinsic.boundary": "terminal",  # 4
     "replay.start_state": "stored",  # 5
+    "intrinsic.start_belief": "zero",  # 5
     "intrinsic.moments_include_burn_in": False,  # 9
     "dqn.truncation_bootstraps": True,  # 12
     "intrinsic.clip": 10,  # 16

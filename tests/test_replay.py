@@ -53,11 +53,12 @@ def state(k: int) -> NDArray[np.float32]:
 
 
 def append(replay: Replay, k: int, step: Step | None = None) -> None:
-    replay.append(step or row(k), state(k), np.full(ENVS, k / 8, np.float32))
+    """Add row k; its state is (k, env), its belief (-k, -env), its bonus k / 8."""
+    replay.append(step or row(k), state(k), np.full(ENVS, k / 8, np.float32), -state(k))
 
 
 def filled(count: int, rows: int = 20) -> Replay:
-    replay = Replay(rows, ENVS, (2,), np.int64, HIDDEN)
+    replay = Replay(rows, ENVS, (2,), np.int64, HIDDEN, HIDDEN)
     for k in range(count):
         append(replay, k)
     return replay
@@ -83,6 +84,7 @@ def test_windows_are_consecutive_rows_of_one_environment(count: int) -> None:
     np.testing.assert_array_equal(u.r_in, (expected / 8).astype(np.float32))
     # The stored state precedes row 0 of the window, and is that environment's.
     np.testing.assert_array_equal(u.h, np.stack([first, env], 1))
+    np.testing.assert_array_equal(u.belief, -np.stack([first, env], 1))
     begins = ((expected + env) % 5 == 0) | (expected == 0)
     np.testing.assert_array_equal(u.is_first, begins)
     np.testing.assert_array_equal(u.r_t, np.where(begins, 0, -1))
@@ -116,6 +118,12 @@ def test_a_window_may_take_all_there_is_and_no_more() -> None:
         replay.sample(generator(), 10, 21)
     with pytest.raises(ValueError, match="replay has 4 rows"):
         filled(4).sample(generator(), 1, 5)
+
+
+def test_beliefs_are_kept_where_there_is_room_for_them() -> None:
+    replay = Replay(20, ENVS, (2,), np.int64, HIDDEN)
+    replay.append(row(0), state(0), np.zeros(ENVS, np.float32))
+    assert replay.sample(generator(), 4, 1).belief.shape == (4, 0)
 
 
 def test_named_windows() -> None:
@@ -169,7 +177,7 @@ def test_rows_that_obey_the_time_law_are_valid(count: int) -> None:
 
 
 def test_a_terminal_row_is_valid() -> None:
-    replay = Replay(20, ENVS, (2,), np.int64, HIDDEN)
+    replay = Replay(20, ENVS, (2,), np.int64, HIDDEN, HIDDEN)
     append(replay, 0, row(0, is_first=True, is_last=False))
     append(replay, 1, row(1, is_first=False, is_last=True, discount=0.0))
     append(replay, 2, row(2, is_first=True, is_last=False))
@@ -186,7 +194,7 @@ VIOLATIONS = {
 
 @pytest.mark.parametrize("message", VIOLATIONS)
 def test_violations_of_the_time_law_are_found(message: str) -> None:
-    replay = Replay(2, ENVS, (2,), np.int64, HIDDEN)
+    replay = Replay(2, ENVS, (2,), np.int64, HIDDEN, HIDDEN)
     append(replay, 0, row(0, is_first=True, is_last=True))  # a violation, but soon overwritten
     append(replay, 1, row(1, is_first=False, is_last=True))
     append(replay, 2, row(2, is_first=True, is_last=False))
@@ -212,7 +220,7 @@ def same(a: Unroll, b: Unroll) -> bool:
 def test_state_goes_into_another_replay(count: int) -> None:
     old = filled(count)
     saved = copy.deepcopy(old.get_state())
-    new = Replay(20, ENVS, (2,), np.int64, HIDDEN)
+    new = Replay(20, ENVS, (2,), np.int64, HIDDEN, HIDDEN)
     new.set_state(saved)
     for k in range(count, count + 30):  # both go on alike, around the ring
         assert same(old.sample(generator(k), 20, 5), new.sample(generator(k), 20, 5))
@@ -226,4 +234,4 @@ def test_state_goes_into_another_replay(count: int) -> None:
 def test_state_of_another_shape_is_refused() -> None:
     saved = filled(20).get_state()
     with pytest.raises(ValueError):
-        Replay(21, ENVS, (2,), np.int64, HIDDEN + 1).set_state(saved)
+        Replay(21, ENVS, (2,), np.int64, HIDDEN + 1, HIDDEN).set_state(saved)

@@ -65,7 +65,7 @@ def play(c: Config) -> Played:
     if hasattr(learner.bonus, "moments"):
         learner.bonus.moments.mean, learner.bonus.moments.std = 0.25, 0.02
         learner.bonus.moments.updates = 1
-    replay = Replay(ROWS, ENVS, (4,), np.int8, c.dqn.hidden)
+    replay = Replay(ROWS, ENVS, (4,), np.int8, c.dqn.hidden, learner.bonus.hidden)
     rng = np.random.default_rng(1)
     step, steps, r_in, h, q = trainer.step, [], [], [], []
     for _ in range(ROWS):
@@ -73,7 +73,7 @@ def play(c: Config) -> Played:
         acted, state = act(
             learner.dqn, learner.bonus, state, step, explore, random_action, c.dqn.reset_state
         )
-        replay.append(step, acted.h, acted.r_in)
+        replay.append(step, acted.h, acted.r_in, acted.belief)
         steps.append(step)
         r_in.append(acted.r_in.copy())
         h.append(acted.h.copy())
@@ -191,6 +191,22 @@ def test_states_are_stored_where_a_window_may_begin() -> None:
             x = tensor(inputs_by_hand(u))
             states = dqn.states(x, tensor(u.is_first), tensor(u.h))
             close(dqn.head(states), played.q[first : first + 9])
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_beliefs_are_stored_where_a_window_may_begin(reset: bool) -> None:
+    # From a row in the middle of an episode, the stored belief alone gives the actor's bonuses;
+    # from a belief of zero the first of them is another one.
+    c = config(dqn__reset_state=reset)
+    played = play(c)
+    for first in (7, 23, 41):
+        u = played.replay.windows(np.full(ENVS, first), np.arange(ENVS), 9)
+        rows = (tensor(u.obs.astype(np.float32)), *map(tensor, (u.a_tm1, u.is_first, u.is_last)))
+        r_in, _ = played.learner.bonus.learn(Window(*rows, tensor(u.belief)), 0)
+        close(r_in[1:], played.r_in[first + 1 : first + 9])
+        without, _ = played.learner.bonus.learn(Window(*rows), 0)
+        inside = ~(u.is_first[0] | u.is_first[1])
+        assert inside.any() and ((without - r_in)[1].abs().numpy()[inside] > 1e-4).all()
 
 
 @pytest.mark.parametrize("reset", [True, False])

@@ -135,6 +135,7 @@ AGENTS = {
         "replay__capacity_steps": 240,  # the ring goes round
         "replay__start_state": "zero",
         "intrinsic__boundary": "reset",
+        "intrinsic__start_belief": "stored",
         "intrinsic__final_beta": 0.0,
         "env__early_time_limit": 7,
     },
