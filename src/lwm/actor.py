@@ -52,7 +52,7 @@ def embed(obs: NDArray[np.generic]) -> Tensor:
     return torch.from_numpy(obs.astype(np.float32))
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def act(
     dqn: RecurrentDQN,
     bonus: Bonus,
@@ -65,9 +65,12 @@ def act(
     """Bonus of the row just received, Q-values, epsilon-greedy action, next state."""
     z = embed(step.obs)
     a_tm1 = torch.from_numpy(step.a_tm1)
-    is_first = torch.from_numpy(step.is_first)
+    # Most rows are nobody's first: what would change nothing is left out.
+    is_first = torch.from_numpy(step.is_first) if step.is_first.any() else None
     r_in, belief, prediction = bonus.step(state.belief, state.z_tm1, a_tm1, z, is_first)
-    h = state.h * ~is_first[:, None] if reset_state else state.h
+    h = state.h
+    if reset_state and is_first is not None:
+        h = h * ~is_first[:, None]
     x = dqn.inputs(z, a_tm1, torch.from_numpy(step.r_t) + r_in, is_first)
     q, h_next = dqn.step(x, h)
     action = choose(q, torch.from_numpy(explore), torch.from_numpy(random_action))

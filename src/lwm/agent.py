@@ -22,28 +22,44 @@ class RecurrentDQN(nn.Module):
         self.features = nn.Linear(embedding + num_actions + 1, config.features)
         self.core = GRU(config.features, config.hidden)
         self.head = DuelingHead(config.hidden, config.head, num_actions)
+        self.guess = (
+            nn.Sequential(
+                nn.Linear(config.hidden + num_actions, config.head),
+                nn.ReLU(),
+                nn.Linear(config.head, embedding),
+            )
+            if config.auxiliary > 0
+            else None
+        )
 
     def initial(self, batch: int) -> Tensor:
         """[batch, hidden] state at an episode's start."""
         return self.core.initial(batch)
 
-    def inputs(self, obs: Tensor, a_tm1: Tensor, reward: Tensor, is_first: Tensor) -> Tensor:
+    def inputs(self, obs: Tensor, a_tm1: Tensor, reward: Tensor, is_first: Tensor | None) -> Tensor:
         """What the network sees in each row: [..., D], [...], [...], [...] -> [..., D + A + 1].
 
-        ``reward`` is r_t + r_in_t.  The action and the reward of a first row are zero (row 28).
+        ``reward`` is r_t + r_in_t.  The action and the reward of a first row are zero (row 28);
+        ``is_first`` None: no row is a first one.
         """
-        kept = (~is_first).to(torch.float32)[..., None]
-        action = one_hot(a_tm1, self.num_actions)
-        return torch.cat([obs, action * kept, reward[..., None] * kept], -1)
+        x = torch.cat([obs, one_hot(a_tm1, self.num_actions), reward[..., None]], -1)
+        if is_first is not None:
+            x[..., obs.shape[-1] :].masked_fill_(is_first[..., None], 0)
+        return x
 
     def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """One row: inputs [B, ...], h [B, H] -> Q-values [B, A], next h."""
-        h = self.core.step(F.relu(self.features(x)), h)
+        h = self.core.step(F.relu(self.features(x), inplace=True), h)
         return self.head(h), h
 
     def states(self, x: Tensor, is_first: Tensor | None, h: Tensor) -> Tensor:
         """Inputs [T, B, ...], h [B, H] -> the state after each row [T, B, H]."""
         return self.core.unroll(F.relu(self.features(x)), is_first, h)
+
+    def next_bits(self, h: Tensor, action: Tensor) -> Tensor:
+        """Auxiliary head: states [..., H], actions [...] -> logits of the next observation."""
+        assert self.guess is not None
+        return self.guess(torch.cat([h, one_hot(action, self.num_actions)], -1))
 
 
 class TDInput(NamedTuple):
@@ -65,13 +81,27 @@ class TDInput(NamedTuple):
     """[B, H] state that precedes row 0."""
 
 
+class TDOutput(NamedTuple):
+    """What the TD loss needs, for the U trained rows of a window."""
+
+    delta: Tensor
+    """[U, B] TD errors in rescaled space; 0 where not valid."""
+    valid: Tensor
+    """[U, B] False on ``is_last`` rows, which are never trained."""
+    q: Tensor
+    """[U, B, A] Q-values."""
+    h: Tensor
+    """[U, B, H] states after the rows."""
+    a_t: Tensor
+    """[U, B] actions taken in the rows."""
+
+
 def td_errors(
     online: RecurrentDQN, target: RecurrentDQN, window: TDInput, burn_in: int, config: DQNConfig
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rescaled TD errors of the trained rows: (delta [U, B], valid [U, B], Q-values [U, B, A]).
+) -> TDOutput:
+    """TD errors of the U = T - burn_in - n trained rows.
 
-    U = T - burn_in - n.  Double Q: the online network chooses, the target network values.
-    ``is_last`` rows are never trained: their delta is 0 and valid is False.
+    Double Q: the online network chooses, the target network values.
     """
     cut = window.is_first if config.reset_state else None
     with torch.no_grad():
@@ -81,7 +111,8 @@ def td_errors(
             before = cut[:burn_in] if cut is not None else None
             h = online.states(window.x[:burn_in], before, h)[-1]
     after = cut[burn_in:] if cut is not None else None
-    q = online.head(online.states(window.x[burn_in:], after, h))
+    states = online.states(window.x[burn_in:], after, h)
+    q = online.head(states)
     with torch.no_grad():
         best = q.argmax(-1, keepdim=True)
         v_t = unrescale(target.head(valued).gather(-1, best).squeeze(-1))
@@ -97,7 +128,7 @@ def td_errors(
     a_t = window.a_tm1[burn_in + 1 : burn_in + 1 + trained]
     chosen = q[:trained].gather(-1, a_t[..., None]).squeeze(-1)
     valid = ~window.is_last[burn_in : burn_in + trained]
-    return (goal - chosen) * valid, valid, q[:trained]
+    return TDOutput((goal - chosen) * valid, valid, q[:trained], states[:trained], a_t)
 
 
 def choose(q: Tensor, explore: Tensor, random_action: Tensor) -> Tensor:

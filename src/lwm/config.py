@@ -99,6 +99,9 @@ class DQNConfig:
     epsilon_high: float = _f(1.0, "largest exponent i (last actor)", 0, 100, "POL DQN")
     reset_state: bool = _f(True, "zero the recurrent states at an episode's start; row 2")
     truncation_bootstraps: bool = _f(True, "bootstrap where the time limit cut an episode; row 12")
+    auxiliary: float = _f(
+        0.0, "weight of predicting the next observation's bits from (h, a); 0: no such head", 0, 1e6
+    )
     average: float = _f(
         0.0,
         "evaluate an EMA of the weights with this decay per update; 0: the weights themselves",
@@ -116,6 +119,10 @@ class WorldModelConfig:
     head: int = _f(128, "hidden FC layer after the RNN", 1, 10**5, "POL LWM")
     sigmoid_output: bool = _f(True, "sigmoid on the prediction", source="POL LWM")
     relu_features: bool = _f(True, "ReLU after the FC layer before the RNN; row 18")
+    loss: Literal["mse", "bce"] = _f(
+        "mse",
+        "what trains it; bce: cross-entropy of bits. The bonus is the squared error either way",
+    )
     learning_rate: float = _f(5e-4, "Adam", 0, 1, "POL LWM")
     adam_epsilon: float = _f(1e-8, "Adam; row 31", 0, 1)
     pretrain_iterations: int = _f(1000, "updates after the warm-up", 0, 10**7, "POL LWM")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lwm.config import Config
-from lwm.world_model import WorldModel, prediction_error
+from lwm.world_model import WorldModel, bit_loss, prediction_error
 
 
 class Window(NamedTuple):
@@ -66,9 +66,12 @@ class NoBonus:
         return torch.zeros(batch, 0)
 
     def step(
-        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor
+        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """-> bonus [B], next belief, prediction of z (None: there is no model)."""
+        """-> bonus [B], next belief, prediction of z (None: there is no model).
+
+        ``is_first`` None: no row is a first one.
+        """
         return torch.zeros(len(z)), belief, None
 
     def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
@@ -95,10 +98,11 @@ class CountBonus(NoBonus):
         self.place = 2 ** torch.arange(bits)
 
     def step(
-        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor
+        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """-> bonus of having come from (z_tm1, a_tm1) [B], belief, None."""
-        return self._bonus(z_tm1, a_tm1) * ~is_first, belief, None
+        r_in = self._bonus(z_tm1, a_tm1)
+        return r_in if is_first is None else r_in * ~is_first, belief, None
 
     def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
         """Count the transitions of one actor cycle, once each."""
@@ -141,22 +145,25 @@ class WorldModelBonus:
             fused=True,
         )
         self.hidden = config.world_model.hidden
+        self.loss = config.world_model.loss
 
     def initial(self, batch: int) -> Tensor:
         """[batch, hidden] zero belief."""
         return self.model.initial(batch)
 
     def step(
-        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor
+        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """One row while acting: -> bonus [B], next belief [B, H], the prediction of z [B, D].
 
         On a first row there is no transition: the bonus is 0 and the belief starts anew.
         """
         prediction, advanced = self.model.step(z_tm1, a_tm1, belief)
-        r_in = self._bonus(prediction_error(prediction, z)) * ~is_first
-        if self.reset_state:
-            advanced = advanced * ~is_first[:, None]
+        r_in = self._bonus(prediction_error(prediction, z))
+        if is_first is not None:
+            r_in = r_in * ~is_first
+            if self.reset_state:
+                advanced = advanced * ~is_first[:, None]
         return r_in, advanced, prediction
 
     def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
@@ -167,8 +174,10 @@ class WorldModelBonus:
 
         Bonus and gradient come from the same forward pass; the moments move first (row 9).
         """
-        error, valid = self._errors(window)
-        loss = (error * valid).sum() / valid.sum().clamp(min=1)
+        prediction, goal, valid = self._predictions(window)
+        error = prediction_error(prediction, goal)
+        fault = bit_loss(prediction, goal) if self.loss == "bce" else error
+        loss = (fault * valid).sum() / valid.sum().clamp(min=1)
         with torch.no_grad():
             skipped = 0 if self.config.moments_include_burn_in else max(burn_in - 1, 0)
             self.moments.update(error[skipped:][valid[skipped:]])
@@ -192,8 +201,8 @@ class WorldModelBonus:
         self.optimiser.step()
         return r_in, metrics
 
-    def _errors(self, window: Window) -> tuple[Tensor, Tensor]:
-        """Errors of the transitions into rows 1 .. T-1, and which of them are real: [T-1, B]."""
+    def _predictions(self, window: Window) -> tuple[Tensor, Tensor, Tensor]:
+        """Of rows 1 .. T-1: predictions and goals [T-1, B, D], and which are real [T-1, B]."""
         z, is_first = window.z, window.is_first
         cut = is_first[:-1] if self.reset_state else None
         belief = self.model.initial(z.shape[1]) if window.belief is None else window.belief
@@ -202,7 +211,7 @@ class WorldModelBonus:
         if self.config.boundary == "reset":
             following = torch.cat([z[2:], z[-1:]])
             goal = torch.where(window.is_last[1:, :, None], following, goal)
-        return prediction_error(prediction, goal), ~is_first[1:]
+        return prediction, goal, ~is_first[1:]
 
     def _bonus(self, error: Tensor) -> Tensor:
         return self.config.beta * self.moments.normalise(error, self.config.clip)

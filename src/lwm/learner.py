@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lwm.actor import embed
-from lwm.agent import RecurrentDQN, TDInput, td_errors
+from lwm.agent import RecurrentDQN, TDInput, TDOutput, td_errors
 from lwm.config import Config
 from lwm.errors import CheckpointError, RunFailed
 from lwm.intrinsic import Window, WorldModelBonus, build_bonus
@@ -113,16 +113,19 @@ def learn(
     x = state.dqn.inputs(z, a_tm1, r_t + r_in, is_first)
     reward = r_t + _beta_share(config, progress) * r_in
     window = TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h)
-    delta, _, q = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
-    loss = delta.square().sum(0).mean()
+    td = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
+    loss = td.delta.square().sum(0).mean()
+    metrics["dqn/loss"] = loss.item()
+    if config.dqn.auxiliary > 0:
+        following = z[burn_in + 1 : burn_in + 1 + len(td.delta)]
+        loss = loss + config.dqn.auxiliary * _auxiliary_loss(state.dqn, td, following, metrics)
 
     state.optimiser.zero_grad(set_to_none=True)
     loss.backward()
     limit = config.dqn.clip_norm or float("inf")
     norm = nn.utils.clip_grad_norm_(state.dqn.parameters(), limit)
-    metrics["dqn/loss"] = loss.item()
     metrics["dqn/grad_norm"] = norm.item()
-    metrics["dqn/q_mean"] = q.detach().mean().item()
+    metrics["dqn/q_mean"] = td.q.detach().mean().item()
     if not np.isfinite([metrics["dqn/loss"], metrics.get("world_model/loss", 0.0)]).all():
         raise RunFailed(f"a loss is not finite after {state.updates} updates")
     for group in state.optimiser.param_groups:
@@ -134,7 +137,18 @@ def learn(
         rate = max(1 - config.dqn.average, 1 / (state.updates + 1))
         _move_towards(state.average, state.dqn, rate)
     state.updates += 1
-    return state, delta.detach().abs(), metrics
+    return state, td.delta.detach().abs(), metrics
+
+
+def _auxiliary_loss(
+    dqn: RecurrentDQN, td: TDOutput, following: Tensor, metrics: dict[str, float]
+) -> Tensor:
+    """Cross-entropy of the next observation's bits [U, B, D], summed over rows, mean over batch."""
+    logits = dqn.next_bits(td.h, td.a_t)
+    fault = nn.functional.binary_cross_entropy_with_logits(logits, following, reduction="none")
+    loss = (fault.mean(-1) * td.valid).sum(0).mean()
+    metrics["dqn/auxiliary"] = loss.item() / len(td.delta)
+    return loss
 
 
 def _learning_rate(config: Config, progress: float) -> float:

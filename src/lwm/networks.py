@@ -8,6 +8,7 @@ once, and a step is left with one multiplication and a handful of small operatio
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -172,8 +173,14 @@ class DuelingHead(nn.Module):
 
 
 def one_hot(index: Tensor, size: int) -> Tensor:
-    """[...] int64 -> [..., size] float32."""
-    return F.one_hot(index, size).to(torch.float32)
+    """[...] int64 -> [..., size] float32, by lookup: ``F.one_hot`` checks its indices at length."""
+    return F.embedding(index, _identity(size))
+
+
+@functools.cache
+def _identity(size: int) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.eye(size)
 
 
 def parameter_count(module: nn.Module) -> int:

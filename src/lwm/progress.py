@@ -8,7 +8,6 @@ from typing import Any
 
 from lwm.types import Event
 
-
 _NAMES = {
     "episode/return": "rollout/ep_rew_mean",
     "episode/length": "rollout/ep_len_mean",

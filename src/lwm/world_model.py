@@ -41,11 +41,16 @@ class WorldModel(nn.Module):
 
     def _inputs(self, z: Tensor, action: Tensor) -> Tensor:
         x = self.features(torch.cat([z, one_hot(action, self.num_actions)], -1))
-        return F.relu(x) if self.relu_features else x
+        return F.relu(x, inplace=True) if self.relu_features else x
 
     def _predict(self, belief: Tensor) -> Tensor:
-        y = self.output(F.relu(self.head(belief)))
+        y = self.output(F.relu(self.head(belief), inplace=True))
         return torch.sigmoid(y) if self.sigmoid_output else y
+
+
+def bit_loss(prediction: Tensor, z: Tensor) -> Tensor:
+    """[..., D] probabilities, [..., D] bits -> cross-entropy, mean over the bits [...]."""
+    return F.binary_cross_entropy(prediction, z, reduction="none").mean(-1)
 
 
 def prediction_error(prediction: Tensor, z: Tensor) -> Tensor:
