@@ -116,12 +116,15 @@ def table(config: Config, result: dict[str, Any], limit: dict[str, float], spent
         f"{SIZE}×{SIZE} labyrinth, agent {config.agent}, preset {config.preset}, "
         f"seed {config.seed}; test seeds, which training never saw; 95 % interval over episodes"
     )
-    gap = result["score"] - PAPER_SCORE
     verdict = (
-        f"ours is {abs(gap):.2f} {'above' if gap >= 0 else 'below'} the paper's score "
-        f"and {limit['played'] - result['score']:.2f} below the limit at {epsilon}"
+        f"ours is {_apart(result['score'], PAPER_SCORE)} the paper's score "
+        f"and {_apart(result['score'], limit['played'])} the limit at {epsilon}"
     )
     return "\n".join([title, "", *(line.rstrip() for line in lines), "", verdict])
+
+
+def _apart(score: float, other: float) -> str:
+    return f"{abs(score - other):.2f} {'above' if score >= other else 'below'}"
 
 
 def seconds(run: Path) -> float:

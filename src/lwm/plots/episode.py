@@ -121,6 +121,7 @@ def _draw_map(pen: _Pen, episode: Episode, row: int) -> None:
     for number, (x, y) in enumerate(centres):
         fill = _heat(latest[number] / strongest) if number in latest else _UNSEEN
         pen.box(x - cell / 2, y - cell / 2, cell, cell, fill)
+    thick, gap = max(1.0, cell / 48), {True: 0.44, False: 0.0}
     walk = [centres[n] for n in room[: row + 1]]
     if row:
         pen.line(walk, 2, GREY)
@@ -128,14 +129,14 @@ def _draw_map(pen: _Pen, episode: Episode, row: int) -> None:
     for number, (x, y) in enumerate(centres):
         if number in latest and cell >= 56:
             pen.text(x - cell / 2 + 8, y + cell / 2 - 12, f"{latest[number]:+.1f}", 11)
-        for (dx, dy), door in zip(_WAYS.values(), doors[number], strict=True):
+        for (dx, dy), door in zip(_WAYS.values(), doors[number].astype(bool), strict=True):
             # Half a wall on either side of its middle; a door leaves a gap between them.
             for turn in (-cell / 2, cell / 2):
-                ends = [
-                    (x + dx * cell / 2 + dy * turn * s, y + dy * cell / 2 + dx * turn * s)
-                    for s in (0.42 if door else 0.0, 1.02)
-                ]
-                pen.line(ends, max(2.0, cell / 24), INK)
+                (x1, x2), (y1, y2) = (
+                    sorted(at + out * cell / 2 + side_step * turn * s for s in (gap[door], 1))
+                    for at, out, side_step in ((x, dx, dy), (y, dy, dx))
+                )
+                pen.box(x1 - thick, y1 - thick, x2 - x1 + 2 * thick, y2 - y1 + 2 * thick, INK)
     x, y = walk[-1]
     pen.disc(x, y, cell * 0.17, BLUE)
     if row + 1 < episode.rows:
