@@ -24,7 +24,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``lwm`` command; returns the exit code."""
     try:
-        args = _parser().parse_args(argv)
+        args = _parse(argv)
         code = args.call(args)
         return int(code or 0)
     except LwmError as error:
@@ -37,6 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("lwm: interrupted", file=sys.stderr)
         return 130
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Arguments, with ``key=value`` settings allowed before, between and after the flags."""
+    args, rest = _parser().parse_known_args(argv)
+    stray = [word for word in rest if word.startswith("-") or "=" not in word]
+    if rest and (stray or not hasattr(args, "settings")):
+        word = (stray or rest)[0]
+        raise BadInput(f"unrecognized argument {word!r} (try: lwm {args.command} --help)")
+    if rest:
+        args.settings = [*args.settings, *rest]
+    return args
 
 
 def _parser() -> argparse.ArgumentParser:

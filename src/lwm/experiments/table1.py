@@ -227,12 +227,14 @@ def _put_in_readme(table: str) -> None:
 
 
 def _plot() -> None:
-    try:
-        from lwm import plots
-    except ImportError:
-        return
+    from lwm import plots
+
     data = rows.read(PATH, COLUMNS)
+    out = rows.RESULTS.parent / "docs" / "table1.png"
     if data:
-        out = rows.RESULTS.parent / "docs" / "table1.png"
-        plots.score_plot(data, out)
-        print(f"picture: {out}")
+        try:
+            plots.score_plot(data, out, limits.table(), PAPER)
+        except ImportError:
+            print("no picture: install the extra lwm[viz]")
+        else:
+            print(f"picture: {out}")
