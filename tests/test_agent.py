@@ -78,8 +78,8 @@ def window(
 
 
 def errors(w: TDInput, burn_in: int = 0, config: DQNConfig = HALF) -> tuple[Tensor, Tensor]:
-    delta, valid, _ = td_errors(Table(0), Table(1), w, burn_in, config)
-    return delta[:, 0], valid[:, 0]
+    td = td_errors(Table(0), Table(1), w, burn_in, config)
+    return td.delta[:, 0], td.valid[:, 0]
 
 
 def test_online_chooses_and_target_values() -> None:
@@ -170,7 +170,8 @@ def test_gradient_reaches_no_row_it_should_not(reset: bool) -> None:
     online, target = networks()
     w = random_window(9, 3, 0, last=5)
     config = dataclasses.replace(SMALL, reset_state=reset)
-    delta, valid, q = td_errors(online, target, w, 3, config)
+    td = td_errors(online, target, w, 3, config)
+    delta, valid, q = td.delta, td.valid, td.q
     assert delta.shape == valid.shape == (5, 3) and q.shape == (5, 3, 2)
     assert (delta[2] == 0).all() and not valid[2].any()
     assert (delta[[0, 1, 3, 4]] != 0).all() and valid[[0, 1, 3, 4]].all()
@@ -185,12 +186,14 @@ def test_gradient_reaches_no_row_it_should_not(reset: bool) -> None:
 def test_burn_in_carries_the_state() -> None:
     online, target = networks()
     w = random_window(9, 3, 1, last=1)
-    q = td_errors(online, target, w, 4, SMALL)[2]
-    whole = online.head(online.states(w.x, w.is_first, w.h))
-    torch.testing.assert_close(q, whole[4:8])
+    td = td_errors(online, target, w, 4, SMALL)
+    states = online.states(w.x, w.is_first, w.h)
+    torch.testing.assert_close(td.h, states[4:8])
+    torch.testing.assert_close(td.q, online.head(states)[4:8])
+    assert torch.equal(td.a_t, w.a_tm1[5:9])
     # Other burn-in rows, other Q-values: the first trained row is no episode's first.
     other = w._replace(x=w.x.detach().clone().index_fill_(0, torch.tensor([3]), 2.0))
-    assert (td_errors(online, target, other, 4, SMALL)[2][0] != q[0]).all()
+    assert (td_errors(online, target, other, 4, SMALL).q[0] != td.q[0]).all()
 
 
 def test_stepping_is_unrolling() -> None:
@@ -437,6 +440,23 @@ def test_the_bonus_in_the_target_fades_and_in_the_input_stays(
     torch.testing.assert_close(seen[0].reward, r_t + (1 - progress) * bonus)
     kept = ~torch.from_numpy(unroll.is_first)
     torch.testing.assert_close(seen[0].x[..., -1], (r_t + bonus) * kept)
+
+
+def test_auxiliary_prediction_by_hand() -> None:
+    state = make_state(dqn__auxiliary=0.5)
+    plain = make_state()
+    assert plain.dqn.guess is None
+    with torch.no_grad():
+        for p in state.dqn.guess[-1].parameters():
+            p.zero_()  # every bit is thought as likely as not: ln 2 a row
+    unroll = make_unroll(state)
+    before = weights(state.dqn.guess)
+    _, delta, metrics = learn(state, unroll, 0.0)
+    # Eight rows are trained but one is last: what follows it is another episode's.
+    assert metrics["dqn/auxiliary"] == pytest.approx(7 / 8 * math.log(2), rel=1e-5)
+    assert metrics["dqn/loss"] == pytest.approx(delta.square().sum().item() / 4, rel=1e-5)
+    assert (weights(state.dqn.guess) != before).any()
+    assert "dqn/auxiliary" not in learn(plain, make_unroll(plain), 0.0)[2]
 
 
 def test_data_is_not_changed() -> None:

@@ -78,7 +78,8 @@ BAD = [
     (["train", "labyrinth", "--agent", "lvm"], "unknown agent 'lvm'; did you mean 'lwm'?"),
     (["train", "labyrinth", "--agent", "icm"], "unknown agent 'icm'"),
     (["train", "labyrinth", "--preset", "papr"], "did you mean 'paper'?"),
-    (["train", "labyrinth", "--presett", "paper"], "unrecognized arguments: --presett"),
+    (["train", "labyrinth", "--presett", "paper"], "unrecognized argument '--presett'"),
+    (["train", "labyrinth", "--seed", "3", "extra"], "unrecognized argument 'extra'"),
     (["train", "labyrinth", "dqn.gama=0.9"], "unknown setting 'dqn.gama'; did you mean"),
     (["train", "labyrinth", "dqn.gamma"], "'dqn.gamma' is not of the form key=value"),
     (["train", "labyrinth", "dqn.gamma="], "dqn.gamma='' is not a valid float"),
@@ -115,6 +116,7 @@ BAD = [
     (["evaluate", "run", "--episodes", "0"], "'0' is not a positive whole number"),
     (["evaluate", "run", "--episodes", "many"], "'many' is not a positive whole number"),
     (["evaluate", "run", "--record", "-2"], "'-2' is not a positive whole number"),
+    (["evaluate", "run", "dqn.gamma=1"], "unrecognized argument 'dqn.gamma=1'"),
     (["config", "--preset", "bset"], "unknown preset 'bset'; did you mean 'best'?"),
     (["config", "dqn.gamma=x"], "dqn.gamma='x' is not a valid float"),
     (["reproduce", "table9"], "unknown experiment 'table9'"),
@@ -225,6 +227,23 @@ def test_config_marks_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"preset", "seed", "env.size", "dqn.clip_norm", "dqn.reset_state"} <= marked
     assert "dqn.gamma" not in marked
     assert "* env.size=5  rooms per side  [Sec. 4.1]" in lines
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["env.size=5", "dqn.tau=0.5", "--preset", "debug", "--seed", "4"],
+        ["--preset", "debug", "env.size=5", "--seed", "4", "dqn.tau=0.5"],
+        ["--preset", "debug", "--seed", "4", "env.size=5", "dqn.tau=0.5"],
+    ],
+)
+def test_settings_stand_anywhere(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for value in ("env.size=5", "dqn.tau=0.5", "seed=4", "preset=debug", "dqn.hidden=16"):
+        assert any(line.startswith(f"* {value} ") for line in lines)
+    assert main(["train", "labyrinth", *arguments, "--out", "made", "loop.total_frames=0"]) == 2
+    assert "loop.total_frames=0 is outside" in capsys.readouterr().err
 
 
 def test_config_into_a_closed_pipe() -> None:

@@ -195,6 +195,17 @@ def test_bonus_first_then_training() -> None:
     assert r_in[:, 0].tolist() == pytest.approx([0, 1.5**2, 2.5**2, 0, 4.5**2], rel=1e-3)
 
 
+def test_cross_entropy_trains_and_the_squared_error_pays() -> None:
+    # The guess is 0.8; the bits that can be predicted are 1, 0 and 1.
+    bonus = constant_bonus(guess=0.8, world_model__loss="bce")
+    w = one_window()
+    w = w._replace(z=torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0]).view(5, 1, 1))
+    r_in, metrics = bonus.learn(w, burn_in=0)
+    expected = -(2 * math.log(0.8) + math.log(0.2)) / 3
+    assert metrics["world_model/loss"] == pytest.approx(expected, rel=1e-5)
+    assert r_in[:, 0].tolist() == pytest.approx([0, 0.04, 0.64, 0, 0.04], abs=1e-6)
+
+
 def test_training_leaves_the_impossible_transition_out() -> None:
     # Only the rows 1, 2 and 4 have a goal; whatever stands in row 3 changes no gradient.
     guesses = []

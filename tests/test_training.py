@@ -125,6 +125,7 @@ AGENTS = {
     "leak": {"agent": "dqn", "intrinsic__leak_to_baseline": True},
     "everything": {
         "dqn__average": 0.9,
+        "dqn__auxiliary": 0.5,
         "dqn__trace": 0.8,
         "dqn__n_step": 3,
         "dqn__final_learning_rate": 1e-4,
@@ -138,6 +139,7 @@ AGENTS = {
         "intrinsic__start_belief": "stored",
         "intrinsic__final_beta": 0.0,
         "env__early_time_limit": 7,
+        "world_model__loss": "bce",
     },
 }
 
