@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lwm import evaluate as evaluate_module
 from lwm import training
 from lwm.config import Config, load_preset
 from lwm.evaluate import Scores, evaluate
+from lwm.intrinsic import NoBonus
 from lwm.learner import LearnerState
 from lwm.streams import environment_seeds, generator
 from lwm.training import Trainer
@@ -179,6 +183,35 @@ def test_evaluation_follows_the_policy() -> None:
     walk = evaluate(e, network, 400)
     assert walk.solved.mean() > 0.95
     assert walk.returns.mean() == pytest.approx(-26, abs=4)
+
+
+class Remembering:
+    """A policy whose state is a hash of all it has seen, and whose choice depends on nothing else:
+    with the state of another episode it goes another way."""
+
+    def __init__(self) -> None:
+        self.table = torch.randn(1009, 4, generator=torch.Generator().manual_seed(0))
+
+    def initial(self, batch: int) -> Tensor:
+        return torch.zeros(batch, 1)
+
+    def inputs(self, obs: Tensor, *_: Any) -> Tensor:
+        return obs
+
+    def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        code = x @ torch.tensor([1.0, 2.0, 4.0, 8.0])
+        h = (h * 31 + code[:, None] + 7) % 1009
+        return self.table[h[:, 0].long()], h
+
+
+def test_episodes_do_not_depend_on_their_neighbours() -> None:
+    c = config(evaluation__epsilon=0.0, env__time_limit=60)
+    learner: Any = SimpleNamespace(policy=Remembering(), bonus=NoBonus())
+    together = evaluate(c, learner, 60)
+    assert len(set(together.lengths.tolist())) > 5 and together.solved.mean() > 0.5
+    for count in (1, 7, 25):
+        few = evaluate(c, learner, count)
+        np.testing.assert_array_equal(few.lengths, together.lengths[:count])
 
 
 def test_the_random_walk_on_three_by_three() -> None:

@@ -125,6 +125,7 @@ class WorldModelConfig:
     )
     learning_rate: float = _f(5e-4, "Adam", 0, 1, "POL LWM")
     adam_epsilon: float = _f(1e-8, "Adam; row 31", 0, 1)
+    clip_norm: float = _f(0.0, "gradient norm; 0: never clipped; row 31", 0, 1e9)
     pretrain_iterations: int = _f(1000, "updates after the warm-up", 0, 10**7, "POL LWM")
     pretrain_batch: int = _f(64, "windows; row 24", 1, 10**5)
     pretrain_rows: int = _f(100, "rows of a pretraining window; row 24", 2, 10**5)

@@ -146,6 +146,7 @@ class WorldModelBonus:
         )
         self.hidden = config.world_model.hidden
         self.loss = config.world_model.loss
+        self.clip_norm = config.world_model.clip_norm
 
     def initial(self, batch: int) -> Tensor:
         """[batch, hidden] zero belief."""
@@ -198,6 +199,8 @@ class WorldModelBonus:
             }
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        if self.clip_norm > 0:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         self.optimiser.step()
         return r_in, metrics
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lwm.actor import embed
-from lwm.agent import RecurrentDQN, TDInput, TDOutput, td_errors
+from lwm.agent import RecurrentDQN, TDInput, td_errors
 from lwm.config import Config
 from lwm.errors import CheckpointError, RunFailed
 from lwm.intrinsic import Window, WorldModelBonus, build_bonus
@@ -92,45 +92,18 @@ def learn(
     (updated in place), the absolute TD errors of the trained rows [U, B], and metrics.
     """
     config = state.config
-    z = embed(unroll.obs)
-    a_tm1 = torch.from_numpy(unroll.a_tm1)
-    r_t = torch.from_numpy(unroll.r_t)
-    is_first, is_last = torch.from_numpy(unroll.is_first), torch.from_numpy(unroll.is_last)
     burn_in = config.replay.burn_in
-
-    stored = config.intrinsic.start_belief == "stored"
-    belief = torch.from_numpy(unroll.belief) if stored else None
-    r_in, metrics = state.bonus.learn(Window(z, a_tm1, is_first, is_last, belief), burn_in)
-    if config.agent == "dqn":
-        r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
-
-    discount_t = torch.from_numpy(unroll.discount_t)
-    if not config.dqn.truncation_bootstraps:
-        discount_t = discount_t * ~is_last
-    h = torch.from_numpy(unroll.h)
-    if config.replay.start_state == "zero":
-        h = torch.zeros_like(h)
-    x = state.dqn.inputs(z, a_tm1, r_t + r_in, is_first)
-    reward = r_t + _beta_share(config, progress) * r_in
-    window = TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h)
+    window, z, metrics = _rewarded(state, unroll, progress)
     td = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
     loss = td.delta.square().sum(0).mean()
     metrics["dqn/loss"] = loss.item()
+    metrics["dqn/q_mean"] = td.q.detach().mean().item()
     if config.dqn.auxiliary > 0:
         following = z[burn_in + 1 : burn_in + 1 + len(td.delta)]
-        loss = loss + config.dqn.auxiliary * _auxiliary_loss(state.dqn, td, following, metrics)
-
-    state.optimiser.zero_grad(set_to_none=True)
-    loss.backward()
-    limit = config.dqn.clip_norm or float("inf")
-    norm = nn.utils.clip_grad_norm_(state.dqn.parameters(), limit)
-    metrics["dqn/grad_norm"] = norm.item()
-    metrics["dqn/q_mean"] = td.q.detach().mean().item()
-    if not np.isfinite([metrics["dqn/loss"], metrics.get("world_model/loss", 0.0)]).all():
-        raise RunFailed(f"a loss is not finite after {state.updates} updates")
-    for group in state.optimiser.param_groups:
-        group["lr"] = _learning_rate(config, progress)
-    state.optimiser.step()
+        guessed = _auxiliary_loss(state.dqn, td.h, td.a_t, following, td.valid)
+        metrics["dqn/auxiliary"] = guessed.item() / len(td.delta)
+        loss = loss + config.dqn.auxiliary * guessed
+    _step(state, loss, _learning_rate(config, progress), metrics)
     _move_towards(state.target, state.dqn, config.dqn.tau)
     if state.average is not None:
         # Short histories average over what there is: no bias towards the initial weights.
@@ -140,15 +113,72 @@ def learn(
     return state, td.delta.detach().abs(), metrics
 
 
+def pretrain(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, dict[str, float]]:
+    """One update on warm-up rows: the world model, and the DQN's memory where it has that head."""
+    window, z, metrics = _rewarded(state, unroll, 0.0)
+    if state.config.dqn.auxiliary > 0:
+        cut = window.is_first if state.config.dqn.reset_state else None
+        h = state.dqn.states(window.x, cut, window.h)[:-1]
+        loss = _auxiliary_loss(state.dqn, h, window.a_tm1[1:], z[1:], ~window.is_last[:-1])
+        metrics["dqn/auxiliary"] = loss.item() / len(h)
+        _step(state, loss, state.config.dqn.learning_rate, metrics)
+    return state, metrics
+
+
+def _rewarded(
+    state: LearnerState, unroll: Unroll, progress: float
+) -> tuple[TDInput, Tensor, dict[str, float]]:
+    """The window with its bonus recomputed (and the bonus model trained): -> what the DQN learns
+    from, embeddings [T, B, D], metrics."""
+    config = state.config
+    z = embed(unroll.obs)
+    a_tm1 = torch.from_numpy(unroll.a_tm1)
+    r_t = torch.from_numpy(unroll.r_t)
+    is_first, is_last = torch.from_numpy(unroll.is_first), torch.from_numpy(unroll.is_last)
+    stored = config.intrinsic.start_belief == "stored"
+    belief = torch.from_numpy(unroll.belief) if stored else None
+    seen = Window(z, a_tm1, is_first, is_last, belief)
+    r_in, metrics = state.bonus.learn(seen, config.replay.burn_in)
+    if config.agent == "dqn":
+        r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
+    discount_t = torch.from_numpy(unroll.discount_t)
+    if not config.dqn.truncation_bootstraps:
+        discount_t = discount_t * ~is_last
+    h = torch.from_numpy(unroll.h)
+    if config.replay.start_state == "zero":
+        h = torch.zeros_like(h)
+    x = state.dqn.inputs(z, a_tm1, r_t + r_in, is_first)
+    reward = r_t + _beta_share(config, progress) * r_in
+    return TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h), z, metrics
+
+
+def _step(
+    state: LearnerState, loss: Tensor, learning_rate: float, metrics: dict[str, float]
+) -> None:
+    """One optimiser step of the DQN; a loss that is not finite ends the run before it."""
+    losses = [loss.item(), metrics.get("world_model/loss", 0.0)]
+    if not np.isfinite(losses).all():
+        raise RunFailed(f"a loss is not finite after {state.updates} updates")
+    state.optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    limit = state.config.dqn.clip_norm or float("inf")
+    norm = nn.utils.clip_grad_norm_(state.dqn.parameters(), limit)
+    metrics["dqn/grad_norm"] = norm.item()
+    for group in state.optimiser.param_groups:
+        group["lr"] = learning_rate
+    state.optimiser.step()
+
+
 def _auxiliary_loss(
-    dqn: RecurrentDQN, td: TDOutput, following: Tensor, metrics: dict[str, float]
+    dqn: RecurrentDQN, h: Tensor, a_t: Tensor, following: Tensor, valid: Tensor
 ) -> Tensor:
-    """Cross-entropy of the next observation's bits [U, B, D], summed over rows, mean over batch."""
-    logits = dqn.next_bits(td.h, td.a_t)
+    """Cross-entropy of the next observation's bits, summed over rows, mean over the batch.
+
+    States [U, B, H], actions [U, B], next embeddings [U, B, D], transitions that are real [U, B].
+    """
+    logits = dqn.next_bits(h, a_t)
     fault = nn.functional.binary_cross_entropy_with_logits(logits, following, reduction="none")
-    loss = (fault.mean(-1) * td.valid).sum(0).mean()
-    metrics["dqn/auxiliary"] = loss.item() / len(td.delta)
-    return loss
+    return (fault.mean(-1) * valid).sum(0).mean()
 
 
 def _learning_rate(config: Config, progress: float) -> float:

@@ -13,8 +13,8 @@ from lwm.actor import ActorState, act, embed, initial_state, ladder
 from lwm.config import Config
 from lwm.envs.vector import make_env
 from lwm.errors import CheckpointError
-from lwm.intrinsic import Window, WorldModelBonus
-from lwm.learner import LearnerState, learn
+from lwm.intrinsic import WorldModelBonus
+from lwm.learner import LearnerState, learn, pretrain
 from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator, generator_state, restore_generator
 from lwm.types import Event, Step
@@ -145,19 +145,13 @@ class Trainer:
         self._add(metrics)
 
     def _pretrain(self) -> Iterator[Event]:
-        """The world model's pretraining on warm-up windows (row 24)."""
-        c, bonus = self.config.world_model, self.learner.bonus
-        if not isinstance(bonus, WorldModelBonus):
+        """Pretraining on warm-up windows (row 24)."""
+        c = self.config.world_model
+        if not isinstance(self.learner.bonus, WorldModelBonus):
             return
         while self.pretrained < c.pretrain_iterations:
-            u = self.replay.sample(self.replay_rng, c.pretrain_batch, c.pretrain_rows)
-            window = Window(
-                embed(u.obs),
-                torch.from_numpy(u.a_tm1),
-                torch.from_numpy(u.is_first),
-                torch.from_numpy(u.is_last),
-            )
-            _, metrics = bonus.learn(window, self.config.replay.burn_in)
+            unroll = self.replay.sample(self.replay_rng, c.pretrain_batch, c.pretrain_rows)
+            self.learner, metrics = pretrain(self.learner, unroll)
             self.pretrained += 1
             told = self.pretrained % 100 == 0 or self.pretrained == c.pretrain_iterations
             data = {"iteration": self.pretrained, **metrics} if told else {}
