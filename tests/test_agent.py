@@ -17,7 +17,7 @@ from lwm.actor import ladder
 from lwm.agent import RecurrentDQN, TDInput, choose, td_errors
 from lwm.config import DQNConfig, load_preset
 from lwm.errors import CheckpointError, RunFailed
-from lwm.learner import LearnerState, learn
+from lwm.learner import LearnerState, learn, pretrain
 from lwm.networks import DuelingHead
 from lwm.types import Unroll
 
@@ -457,6 +457,20 @@ def test_auxiliary_prediction_by_hand() -> None:
     assert metrics["dqn/loss"] == pytest.approx(delta.square().sum().item() / 4, rel=1e-5)
     assert (weights(state.dqn.guess) != before).any()
     assert "dqn/auxiliary" not in learn(plain, make_unroll(plain), 0.0)[2]
+
+
+@pytest.mark.parametrize("auxiliary", [0.0, 0.5])
+def test_pretraining_leaves_the_q_values_alone(auxiliary: float) -> None:
+    state = make_state(agent="lwm", dqn__auxiliary=auxiliary)
+    parts = (state.bonus.model, state.target, state.dqn.head, state.dqn.core)
+    before = [weights(part) for part in parts]
+    same_state, metrics = pretrain(state, make_unroll(state))
+    moved = [not torch.equal(weights(p), w) for p, w in zip(parts, before, strict=True)]
+    # The world model learns; of the DQN only the memory, and only if it has something to guess.
+    assert moved == [True, False, False, auxiliary > 0]
+    assert same_state is state and state.updates == 0
+    assert ("dqn/auxiliary" in metrics) == (auxiliary > 0)
+    assert state.bonus.moments.updates == 1
 
 
 def test_data_is_not_changed() -> None:

@@ -125,6 +125,7 @@ def test_what_the_paper_does_not_have_is_off() -> None:
         "dqn.average": 0,
         "dqn.auxiliary": 0,
         "world_model.loss": "mse",
+        "world_model.clip_norm": 0,
         "env.early_time_limit": 0,
         "intrinsic.final_beta": -1,
         "loop.evaluate_every_frames": 0,

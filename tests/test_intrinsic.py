@@ -195,6 +195,14 @@ def test_bonus_first_then_training() -> None:
     assert r_in[:, 0].tolist() == pytest.approx([0, 1.5**2, 2.5**2, 0, 4.5**2], rel=1e-3)
 
 
+@pytest.mark.parametrize(("limit", "applied"), [(0.0, -20 / 3), (1.0, -1.0), (9.0, -20 / 3)])
+def test_the_gradient_of_the_world_model_by_hand(limit: float, applied: float) -> None:
+    # d/dg of the mean of (g - 2)², (g - 3)² and (g - 5)² at g = 0: -2 (2 + 3 + 5) / 3.
+    bonus = constant_bonus(world_model__clip_norm=limit)
+    bonus.learn(one_window(), burn_in=0)
+    assert bonus.model.guess.grad.item() == pytest.approx(applied, rel=1e-5)
+
+
 def test_cross_entropy_trains_and_the_squared_error_pays() -> None:
     # The guess is 0.8; the bits that can be predicted are 1, 0 and 1.
     bonus = constant_bonus(guess=0.8, world_model__loss="bce")
