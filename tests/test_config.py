@@ -225,7 +225,7 @@ REFUSED = [
     ("dqn.gamma", -0.01, "outside [0, 1]"),
     ("dqn.gamma", "nan", "not a valid float"),
     ("dqn.gamma", float("nan"), "not a valid float"),
-    ("dqn.gamma", "inf", "dqn.gamma=inf"),
+    ("dqn.gamma", "inf", "inf"),
     ("dqn.gamma", "0,9", "not a valid float"),
     ("dqn.gamma", True, "not a valid float"),
     ("dqn.gamma", None, "not a valid float"),
