@@ -491,6 +491,22 @@ def test_a_loss_that_is_not_finite_stops_the_run() -> None:
         learn(state, unroll, 0.0)
 
 
+def test_a_gradient_that_is_not_finite_stops_the_run() -> None:
+    state = make_state()
+    next(state.dqn.parameters()).register_hook(lambda grad: grad * float("inf"))
+    with pytest.raises(RunFailed, match="not finite after 0 updates"):
+        learn(state, make_unroll(state), 0.0)
+    assert torch.isfinite(weights(state.dqn)).all()
+
+
+def test_pretraining_that_is_not_finite_stops_the_run() -> None:
+    state = make_state(agent="lwm")
+    with torch.no_grad():
+        next(state.bonus.model.parameters())[0] = float("nan")
+    with pytest.raises(RunFailed, match="not finite after 0 updates"):
+        pretrain(state, make_unroll(state))
+
+
 @pytest.mark.parametrize("agent", ["dqn", "lwm", "lwm-ff", "mbie-eb"])
 def test_state_goes_into_another_learner(agent: str) -> None:
     state = make_state(agent=agent, dqn__average=0.9)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lwm import __version__, files, runs
+from lwm import __version__, files, runs, session
 from lwm.cli import describe, main, run_name
 from lwm.config import Config, fields, load_preset
 from lwm.episodes import read_episode
@@ -94,6 +94,7 @@ BAD = [
     (["train", "labyrinth", "workload=atari"], "workload='atari' is not one of 'labyrinth'"),
     (["train", "labyrinth", "replay.capacity_steps=100"], "holds 12 rows per actor"),
     (["train", "labyrinth", "loop.warmup_frames=80"], "gives 10 rows per actor"),
+    (["train", "labyrinth", "preset=official"], "--preset official"),
     (["train", "labyrinth", "a\nb\x1b[31m=1"], "unknown setting 'a\\nb"),
     (["train", "labyrinth", "--out", "file"], "cannot write to file: File exists"),
     (["train", "labyrinth", "--out", "file/run"], "cannot write to file/run: Not a directory"),
@@ -105,11 +106,18 @@ BAD = [
     (["train", "--resume", "empty"], "empty is not a run (no config.json)"),
     (["train", "--resume", "run"], "run is finished: nothing to resume"),
     (["train", "labyrinth", "--resume", "run"], "give no other settings"),
+    (["train", "--resume", "early", "--seed", "3"], "give no other settings"),
+    (["train", "--resume", "early", "--frames", "9"], "give no other settings"),
+    (["train", "--resume", "early", "--size", "4"], "give no other settings"),
+    (["train", "--resume", "early", "--agent", "dqn"], "give no other settings"),
+    (["train", "--resume", "early", "--preset", "paper"], "give no other settings"),
+    (["train", "--resume", "early", "--out", "x"], "give no other settings"),
     (["train", "--resume", "damaged"], "damaged/config.json is not valid JSON"),
     (["train", "--resume", "other"], "not a run config of format 1"),
     (["train", "--resume", "unknown"], "unknown setting 'dqn.gama'"),
     (["evaluate"], "the following arguments are required: DIR"),
     (["evaluate", "nowhere"], "nowhere does not exist"),
+    (["evaluate", "x" * 300], "does not exist"),
     (["evaluate", "empty"], "empty is not a run"),
     (["evaluate", "early"], "early has no checkpoint yet"),
     (["evaluate", "broken"], "no good checkpoint among the 2 in broken/checkpoints"),
@@ -302,6 +310,33 @@ def test_train_evaluate_record(
         assert (rows["doors"][rows["room"]] == rows["obs"]).all()
 
 
+def test_recorded_random_walks_are_random(tmp_path: Path) -> None:
+    arguments = [*SMALL, "--preset", "debug", "--agent", "random", "--quiet", "--size", "4"]
+    assert main(["train", "labyrinth", *arguments, "env.time_limit=400", "--out", "run"]) == 0
+    assert main(["evaluate", "run", "--record", "1"]) == 0
+    (file,) = (tmp_path / "run" / "episodes").iterdir()
+    actions = read_episode(file).fields["a_tm1"][1:].tolist()
+    assert min(map(actions.count, range(4))) > 0.15 * len(actions)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 120 GB")]
+)
+def test_too_little_memory_is_one_line(
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def large(config: Config) -> Any:
+        raise error
+
+    monkeypatch.setattr(session, "Trainer", large)
+    assert main(["train", "labyrinth", "--out", "run"]) == 2
+    assert capsys.readouterr().err == "lwm: this config needs more memory than there is\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_default_directory_is_the_name_of_the_run(tmp_path: Path) -> None:
     arguments = [*SMALL, "--preset", "debug", "--agent", "random", "--quiet"]
     assert main(["train", "labyrinth", *arguments]) == 0
@@ -319,6 +354,9 @@ def test_run_names() -> None:
     assert run_name(config) == "labyrinth-5x5-dqn-official-seed7"
     longer = run_name(load_preset("paper", {"dqn.gamma": 0.9, "dqn.reset_state": False}))
     assert longer.startswith("labyrinth-3x3-lwm-paper-seed0-")
+    # One setting, one name: two sections have a learning rate.
+    rates = [{f"{part}.learning_rate": 1e-3} for part in ("dqn", "world_model")]
+    assert len({run_name(load_preset("paper", rate)) for rate in rates}) == 2
     assert "gamma=0.9" in longer and "reset_state=False" in longer
 
 

@@ -17,6 +17,7 @@ from lwm.config import (
     AGENTS,
     PRESETS,
     Config,
+    DQNConfig,
     difference,
     fields,
     from_dict,
@@ -233,6 +234,8 @@ REFUSED = [
     ("dqn.reset_state", 2, "not a valid bool"),
     ("dqn.reset_state", None, "not a valid bool"),
     ("loop.stop_at_score", 1, "outside [-inf, 0]"),
+    ("loop.stop_at_score", "-inf", "not a valid float"),
+    ("world_model.pretrain_rows", 17, "leaves nothing after replay.burn_in=16"),
     ("loop.stop_at_score", "nan", "not a valid float"),
     ("seed", -1, "outside"),
     ("seed", 2**31, "outside"),
@@ -255,6 +258,16 @@ def test_refused_in_one_line(key: str, value: Any, words: str) -> None:
 def test_unknown_preset() -> None:
     with pytest.raises(BadInput, match=r"unknown preset 'papr'; did you mean 'paper'\?"):
         load_preset("papr")
+
+
+def test_cross_entropy_needs_probabilities() -> None:
+    with pytest.raises(BadInput, match=r"needs world_model\.sigmoid_output=True"):
+        replace(Config(), {"world_model.loss": "bce", "world_model.sigmoid_output": False})
+
+
+def test_not_a_number_is_refused_by_the_dataclasses_too() -> None:
+    with pytest.raises(BadInput, match="outside"):
+        Config(dqn=DQNConfig(gamma=float("nan")))
 
 
 @pytest.mark.parametrize(

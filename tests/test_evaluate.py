@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lwm import evaluate as evaluate_module
 from lwm import training
-from lwm.config import Config, load_preset
+from lwm.config import Config, fields, load_preset
 from lwm.evaluate import Scores, evaluate
 from lwm.intrinsic import NoBonus
 from lwm.learner import LearnerState
@@ -97,7 +97,8 @@ def test_first_episodes_only(agent: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_seeds_of_training_and_evaluation_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     # The blocks as intervals: training runs of many seeds, at most 4096 actors each, and the
     # largest evaluations a config allows.
-    blocks = [("train", 4096, seed) for seed in (0, 1, 2, 1000, 2**20)]
+    largest = dict(fields(Config()))["seed"].metadata["high"]
+    blocks = [("train", 4096, seed) for seed in (0, 1, 2, 1000, 2**20, largest)]
     blocks += [("validation", 10**6, 0), ("test", 10**7, 0)]
     intervals = []
     for purpose, count, seed in blocks:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lwm import networks
 from lwm.networks import GRU, DuelingHead, FeedForward, one_hot
 
 INPUTS, HIDDEN, BATCH = 5, 7, 3

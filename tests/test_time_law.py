@@ -116,11 +116,17 @@ CASES = [
     config(agent="lwm-ff", dqn__reset_state=False),
     config(env__size=3, env__time_limit=24, seed=38),
     config(agent="dqn"),
+    config(intrinsic__boundary="mask"),
+    config(intrinsic__boundary="mask", dqn__reset_state=False),
 ]
 
 
 @pytest.mark.parametrize(
-    "c", CASES, ids=lambda c: f"{c.agent}-{c.env.size}x{c.env.size}-reset={c.dqn.reset_state}"
+    "c",
+    CASES,
+    ids=lambda c: "-".join(
+        map(str, (c.agent, c.env.size, c.dqn.reset_state, c.intrinsic.boundary))
+    ),
 )
 def test_learner_and_actor_agree(c: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     played = play(c)

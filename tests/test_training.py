@@ -178,6 +178,7 @@ def test_half_a_run_and_the_other_half(name: str) -> None:
         {"env__size": 3},
         {"loop__actors": 4},
         {"dqn__hidden": 32},
+        {"agent": "dqn"},
         {"agent": "lwm-ff"},
         {"agent": "mbie-eb"},
         {"replay__capacity_steps": 250},
@@ -189,6 +190,11 @@ def test_state_of_another_config_is_refused(other: dict[str, Any]) -> None:
         trainer.cycle()
     with pytest.raises(CheckpointError, match="does not fit this config"):
         Trainer(config(**other)).set_state(trainer.get_state())
+
+
+def test_a_state_that_is_none_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="does not fit this config"):
+        Trainer(config()).set_state({})
 
 
 def test_the_early_time_limit_ends_with_its_share() -> None:
@@ -282,6 +288,47 @@ def test_asked_to_stop_and_resumed(
     assert last["kind"] == kind and last["frames"] == runs.load_checkpoint(path).frames
     session.run(*session.reopen(path))
     assert_same_run(path, whole)
+
+
+@pytest.mark.usefixtures("without_waiting_for_the_disk")
+def test_stopped_in_its_last_cycle_and_resumed(tmp_path: Path, whole: Path) -> None:
+    # The budget is spent but the end not yet told: resuming tells it.
+    rows = sum(row["kind"] == "train" for row in runs.read_metrics(whole))
+    path = tmp_path / "run"
+    with pytest.raises(session.Interrupted):
+        session.run(*session.start(config(), path), (Asking("train", rows, signal.SIGTERM),))
+    session.run(*session.reopen(path))
+    assert_same_run(path, whole)
+
+
+@pytest.mark.usefixtures("without_waiting_for_the_disk")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loop__checkpoint_every_frames": 300},  # a checkpoint at the end event
+        {"loop__checkpoint_every_frames": 400},  # the last one due in the last cycle, as in paper
+        {
+            "loop__evaluate_every_frames": 300,
+            "loop__validation_episodes": 4,
+            "loop__stop_at_score": -21.0,
+        },
+    ],
+)
+def test_killed_while_scored_and_resumed(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed, path = tmp_path / "undisturbed", tmp_path / "run"
+    session.run(*session.start(config(**settings), undisturbed))
+
+    def killed(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "score", killed)
+        with pytest.raises(KeyboardInterrupt):
+            session.run(*session.start(config(**settings), path))
+    session.run(*session.reopen(path))
+    assert_same_run(path, undisturbed)
 
 
 @pytest.mark.usefixtures("without_waiting_for_the_disk")

@@ -68,6 +68,8 @@ def act(
     # Most rows are nobody's first: what would change nothing is left out.
     is_first = torch.from_numpy(step.is_first) if step.is_first.any() else None
     r_in, belief, prediction = bonus.step(state.belief, state.z_tm1, a_tm1, z, is_first)
+    if bonus.masks_last:
+        r_in = r_in * ~torch.from_numpy(step.is_last)
     h = state.h
     if reset_state and is_first is not None:
         h = h * ~is_first[:, None]

@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_config_flags(p: argparse.ArgumentParser) -> None:
     p.add_argument("--agent", help=", ".join(AGENTS))
-    p.add_argument("--preset", default="paper", help=", ".join(PRESETS) + " (default: paper)")
+    p.add_argument("--preset", help=", ".join(PRESETS) + " (default: paper)")
     p.add_argument("--seed", help="drives every random stream (default: 0)")
     p.add_argument("settings", nargs="*", metavar="key=value", help="any setting; see `lwm config`")
 
@@ -130,8 +130,10 @@ def _load_config(args: argparse.Namespace) -> Config:
         key, sep, value = setting.partition("=")
         if not sep:
             raise BadInput(f"{setting!r} is not of the form key=value")
+        if key == "preset":
+            raise BadInput(f"choose a preset with --preset {value}: it sets other values too")
         overrides[key] = value
-    return load_preset(args.preset, overrides)
+    return load_preset(args.preset or "paper", overrides)
 
 
 def run_name(config: Config) -> str:
@@ -139,9 +141,7 @@ def run_name(config: Config) -> str:
     base = load_preset(config.preset)
     shown = {"env.size", "agent", "seed", "preset"}
     changed = [
-        f"{key.rpartition('.')[2]}={new}"
-        for key, (_, new) in difference(config, base).items()
-        if key not in shown
+        f"{key}={new}" for key, (_, new) in difference(config, base).items() if key not in shown
     ]
     size = config.env.size
     name = f"{config.workload}-{size}x{size}-{config.agent}-{config.preset}-seed{config.seed}"
@@ -150,7 +150,8 @@ def run_name(config: Config) -> str:
 
 def _train(args: argparse.Namespace) -> int:
     if args.resume is not None:
-        if args.workload or args.settings:
+        flags = (args.size, args.frames, args.out, args.agent, args.preset, args.seed)
+        if args.workload or args.settings or any(flag is not None for flag in flags):
             raise BadInput("--resume takes the config of the run; give no other settings")
         from lwm import session
 

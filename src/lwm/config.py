@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -171,7 +172,7 @@ class Config:
     workload: Literal["labyrinth"] = _f("labyrinth", "kind of environment")
     preset: str = _f("paper", "the preset that the other values started from")
     agent: str = _f("lwm", "one of " + ", ".join(AGENTS))
-    seed: int = _f(0, "drives every random stream of the run", 0, 2**31 - 1)
+    seed: int = _f(0, "drives every random stream of the run", 0, 2**28 - 1)
     threads: int = _f(1, "BLAS threads of the process", 1, 256)
     env: EnvConfig = field(default_factory=EnvConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -313,6 +314,14 @@ def check(config: Config) -> None:
         raise BadInput(f"unknown agent {config.agent!r}{_hint(config.agent, AGENTS)}")
     if config.preset not in _OVERRIDES:
         raise BadInput(f"unknown preset {config.preset!r}{_hint(config.preset, _OVERRIDES)}")
+    if config.bonus.startswith("lwm"):
+        rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
+        if config.world_model.pretrain_iterations and rows < skipped + 2:
+            raise BadInput(
+                f"world_model.pretrain_rows={rows} leaves nothing after replay.burn_in={skipped}"
+            )
+        if config.world_model.loss == "bce" and not config.world_model.sigmoid_output:
+            raise BadInput("world_model.loss='bce' needs world_model.sigmoid_output=True")
     rows = config.replay.capacity_steps // config.loop.actors
     longest = config.window
     if config.bonus.startswith("lwm"):
@@ -332,7 +341,8 @@ def check(config: Config) -> None:
 
 def _check_range(key: str, value: Any, f: dataclasses.Field[Any]) -> None:
     low, high = f.metadata.get("low"), f.metadata.get("high")
-    if (low is not None and value < low) or (high is not None and value > high):
+    inside = (low is None or value >= low) and (high is None or value <= high)
+    if not inside:  # NaN is not inside anything
         bounds = f"[{'-inf' if low is None else low}, {'inf' if high is None else high}]"
         raise BadInput(f"{key}={value} is outside {bounds}")
 
@@ -357,7 +367,7 @@ def _parse(key: str, value: Any, kind: Any) -> Any:
             return int(number)
         if kind is float:
             number = float(value)
-            if number != number:
+            if not math.isfinite(number):
                 raise ValueError
             return number
         if not isinstance(value, str):

@@ -60,6 +60,7 @@ class NoBonus:
     """r_in = 0 everywhere: the plain recurrent DQN."""
 
     hidden = 0
+    masks_last = False
 
     def initial(self, batch: int) -> Tensor:
         """[batch, 0]: nothing is carried."""
@@ -137,6 +138,7 @@ class WorldModelBonus:
         self.model = model
         self.config = config.intrinsic
         self.reset_state = config.dqn.reset_state
+        self.masks_last = config.intrinsic.boundary == "mask"
         self.moments = RunningMoments(config.intrinsic.momentum)
         self.optimiser = torch.optim.Adam(
             model.parameters(),

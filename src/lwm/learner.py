@@ -139,6 +139,8 @@ def _rewarded(
     belief = torch.from_numpy(unroll.belief) if stored else None
     seen = Window(z, a_tm1, is_first, is_last, belief)
     r_in, metrics = state.bonus.learn(seen, config.replay.burn_in)
+    if not np.isfinite(metrics.get("world_model/loss", 0.0)):
+        raise RunFailed(f"a loss is not finite after {state.updates} updates")
     if config.agent == "dqn":
         r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
     discount_t = torch.from_numpy(unroll.discount_t)
@@ -155,15 +157,16 @@ def _rewarded(
 def _step(
     state: LearnerState, loss: Tensor, learning_rate: float, metrics: dict[str, float]
 ) -> None:
-    """One optimiser step of the DQN; a loss that is not finite ends the run before it."""
-    losses = [loss.item(), metrics.get("world_model/loss", 0.0)]
-    if not np.isfinite(losses).all():
+    """One optimiser step of the DQN; numbers that are not finite end the run before it."""
+    if not np.isfinite(loss.item()):
         raise RunFailed(f"a loss is not finite after {state.updates} updates")
     state.optimiser.zero_grad(set_to_none=True)
     loss.backward()
     limit = state.config.dqn.clip_norm or float("inf")
     norm = nn.utils.clip_grad_norm_(state.dqn.parameters(), limit)
     metrics["dqn/grad_norm"] = norm.item()
+    if not np.isfinite(metrics["dqn/grad_norm"]):
+        raise RunFailed(f"a gradient is not finite after {state.updates} updates")
     for group in state.optimiser.param_groups:
         group["lr"] = learning_rate
     state.optimiser.step()

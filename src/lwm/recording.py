@@ -31,7 +31,7 @@ def play(trainer: Trainer, seed: int, purpose: str = "test") -> Episode:
             bonus,
             state,
             step,
-            rng.random(1) < config.evaluation.epsilon,
+            rng.random(1) < (1 if config.agent == "random" else config.evaluation.epsilon),
             rng.integers(env.num_actions, size=1),
             config.dqn.reset_state,
         )

@@ -226,7 +226,7 @@ class RunWriter:
 
 def is_run(path: Path) -> bool:
     """Whether ``path`` is a run directory."""
-    return (Path(path) / "config.json").is_file()
+    return os.path.isfile(Path(path) / "config.json")
 
 
 def find_runs(root: Path, depth: int = 4) -> list[Path]:
@@ -296,7 +296,7 @@ def write_evaluation(path: Path, result: dict[str, Any]) -> None:
 def _run(path: Path) -> Path:
     path = Path(path)
     if not is_run(path):
-        missing = "does not exist" if not path.exists() else "is not a run (no config.json)"
+        missing = "does not exist" if not os.path.exists(path) else "is not a run (no config.json)"
         raise BadInput(f"{path} {missing}")
     return path
 

@@ -45,10 +45,18 @@ def warn(message: str) -> None:
 
 def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
     """A new run in ``path``."""
+    trainer = _trainer(config)  # first: a config that does not fit into memory leaves no directory
     machine = machine_facts(config.threads)
-    writer = runs.RunWriter.create(path, to_dict(config), machine)
-    with _closed_on_error(writer):
-        return writer, Trainer(config)
+    return runs.RunWriter.create(path, to_dict(config), machine), trainer
+
+
+def _trainer(config: Config) -> Trainer:
+    try:
+        return Trainer(config)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        raise BadInput("this config needs more memory than there is") from None
 
 
 def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
@@ -59,7 +67,7 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
     machine = machine_facts(config.threads)
     writer, saved = runs.RunWriter.reopen(path, machine, warn=warn)
     with _closed_on_error(writer):
-        trainer = Trainer(config)
+        trainer = _trainer(config)
         if saved is not None:
             for text in mismatches(saved.machine, machine):
                 if not text.startswith("commit"):
@@ -70,7 +78,7 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
 
 def load(path: Path) -> Trainer:
     """The newest good state of the run in ``path``, for reading: takes no lock, writes nothing."""
-    trainer = Trainer(from_dict(runs.read_config(path)))
+    trainer = _trainer(from_dict(runs.read_config(path)))
     trainer.set_state(runs.load_checkpoint(path, warn=warn).state)
     return trainer
 
@@ -106,8 +114,10 @@ def run(
     first = frames
     with writer, _signals() as asked:
         # A run killed between its last checkpoint and its evaluation has only that left to do.
-        events = trainer.run() if frames < config.loop.total_frames else ()
+        events = () if _stopped_at_score(writer.path, config, frames) else trainer.run()
         for event in events:
+            if event.kind == "end" and trainer.frames > saved:
+                checkpoint()  # before its row: a resumed run tells its end again
             if event.kind != "cycle":
                 tell(event)
             if _crossed(config.loop.evaluate_every_frames, frames, event.frames):
@@ -119,11 +129,12 @@ def run(
                     checkpoint()
                     break
             if asked():
-                checkpoint()
+                if event.kind != "end":
+                    checkpoint()
                 writer.set_status("stopped", trainer.frames, "asked to stop")
                 raise Interrupted(asked(), writer.path)
             due = _crossed(config.loop.checkpoint_every_frames, frames, event.frames)
-            if (due or event.kind == "end") and trainer.frames > saved:
+            if due and trainer.frames > saved:
                 checkpoint()
             frames = event.frames
         result = score(trainer)
@@ -140,6 +151,16 @@ def score(trainer: Trainer, episodes: int | None = None) -> dict[str, Any]:
         "epsilon": config.evaluation.epsilon,
         **evaluate(config, trainer.learner, episodes).summary(),
     }
+
+
+def _stopped_at_score(path: Path, config: Config, frames: int) -> bool:
+    """The run had reached its score when it was saved: only its evaluation is left."""
+    return config.loop.stop_at_score < 0 and any(
+        row["kind"] == "validation"
+        and row["frames"] == frames
+        and row["score"] >= config.loop.stop_at_score
+        for row in runs.read_metrics(path)
+    )
 
 
 def _crossed(every: int, before: int, now: int) -> bool:

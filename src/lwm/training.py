@@ -206,15 +206,18 @@ class Trainer:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Inverse of ``get_state``; a state of another config is an error."""
-        self.learner.load_tree(state["learner"])
         try:
+            self.learner.load_tree(state["learner"])
             counters = state["counters"]
             self.frames, self.cycles = int(counters["frames"]), int(counters["cycles"])
             self.replay.set_state(state["replay"])
             self.env.set_state(state["env"])
-            self.actors = ActorState(
+            actors = ActorState(
                 **{k: torch.from_numpy(np.array(v)) for k, v in state["actors"].items()}
             )
+            if [v.shape for v in actors] != [v.shape for v in self.actors]:
+                raise ValueError("the actors' states are of another shape")
+            self.actors = actors
             self.step = Step(**{k: np.array(v) for k, v in state["step"].items()})
             restore_generator(self.act_rng, state["streams"]["actor"])
             restore_generator(self.replay_rng, state["streams"]["replay"])
