@@ -138,7 +138,7 @@ AGENTS = {
         "intrinsic__boundary": "reset",
         "intrinsic__start_belief": "stored",
         "intrinsic__final_beta": 0.0,
-        "env__early_time_limit": 7,
+        "env__early_steps_per_room": 2,
         "world_model__loss": "bce",
     },
 }
@@ -197,15 +197,15 @@ def test_a_state_that_is_none_is_refused() -> None:
         Trainer(config()).set_state({})
 
 
-def test_the_early_time_limit_ends_with_its_share() -> None:
-    c = config(agent="random", env__early_time_limit=5, env__early_share=0.5)
+def test_the_early_limit_ends_with_its_share() -> None:
+    c = config(agent="random", env__early_steps_per_room=2, env__early_share=0.5)
     trainer = Trainer(c)
     early, late = [], []
     while trainer.frames < 800:
         trainer.cycle()
         ended = trainer.step.episode_length[trainer.step.episode_end].tolist()
         (early if trainer.frames < 400 else late).extend(ended)
-    assert max(early) == 5
+    assert max(early) == 8  # two steps for each of 2×2 rooms
     assert max(late) == 20
 
 

@@ -33,8 +33,8 @@ class EnvConfig:
 
     size: int = _f(3, "rooms per side", 2, 64, "Sec. 4.1")
     time_limit: int = _f(1000, "agent steps until truncation", 1, 10**6, "POL DQN")
-    early_time_limit: int = _f(
-        0, "agent steps until truncation in the early part of training; 0: as time_limit", 0, 10**6
+    early_steps_per_room: int = _f(
+        0, "early in training, truncate after so many steps per room; 0: as time_limit", 0, 10**6
     )
     early_share: float = _f(0.5, "share of the frames that is the early part", 0, 1)
     carve_start: Literal["corner", "random"] = _f("corner", "cell where carving begins; row 36")

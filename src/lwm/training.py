@@ -73,8 +73,8 @@ class Trainer:
 
     def _time_limit(self) -> int:
         c = self.config.env
-        early = c.early_time_limit and self.progress < c.early_share
-        return c.early_time_limit if early else c.time_limit
+        early = c.early_steps_per_room > 0 and self.progress < c.early_share
+        return min(c.early_steps_per_room * c.size**2, c.time_limit) if early else c.time_limit
 
     def run(self) -> Iterator[Event]:
         """Warm up, pretrain, then train until the frame budget is spent.
