@@ -130,6 +130,7 @@ def test_what_the_paper_does_not_have_is_off() -> None:
         "env.early_steps_per_room": 0,
         "intrinsic.final_beta": -1,
         "loop.evaluate_every_frames": 0,
+        "loop.schedule_frames": 0,
         "loop.stop_at_score": 0,
     }
     assert {key: get(config, key) for key in off} == off

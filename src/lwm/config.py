@@ -48,6 +48,9 @@ class LoopConfig:
     total_frames: int = _f(
         1_000_000, "environment transitions, warm-up included", 1, 10**10, "POL DQN"
     )
+    schedule_frames: int = _f(
+        0, "frames over which schedules (rate, beta, early limit) run; 0: total_frames", 0, 10**10
+    )
     warmup_frames: int = _f(10_000, "transitions collected at random first", 0, 10**9, "POL DQN")
     cycles_per_update: int = _f(4, "actor cycles per learner update", 1, 10**6, "POL DQN: ratio 4")
     log_every_frames: int = _f(10_000, "transitions between records in metrics.jsonl", 1, 10**9)

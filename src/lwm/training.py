@@ -68,8 +68,9 @@ class Trainer:
 
     @property
     def progress(self) -> float:
-        """Share of the frame budget spent, for schedules."""
-        return min(self.frames / self.config.loop.total_frames, 1.0)
+        """How far the schedules have come: share of the frame budget, or of schedule_frames."""
+        loop = self.config.loop
+        return min(self.frames / (loop.schedule_frames or loop.total_frames), 1.0)
 
     def _time_limit(self) -> int:
         c = self.config.env
