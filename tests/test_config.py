@@ -323,8 +323,8 @@ OVERRIDES = {
     "env.size": st.integers(2, 64),
     "env.time_limit": st.integers(1, 10**6),
     "env.carve_start": st.sampled_from(["corner", "random"]),
-    "loop.total_frames": st.integers(1, 10**10),
-    "loop.stop_at_score": st.floats(-1e9, 0),
+    "loop.total_frames": st.integers(20_000, 10**10),  # beyond every warm-up
+    "loop.validation_episodes": st.integers(1, 10**6),
     "replay.batch": st.integers(1, 10**5),
     "replay.start_state": st.sampled_from(["stored", "zero"]),
     "dqn.gamma": st.floats(0, 1),

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from lwm import __version__
 from lwm.config import AGENTS, PRESETS, Config, difference, fields, get, load_preset
-from lwm.errors import BadInput, LwmError
+from lwm.errors import BadInput, LwmError, reason
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,10 +30,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LwmError as error:
         print(f"lwm: {error}", file=sys.stderr)
         return error.exit_code
+    except MemoryError:
+        print("lwm: not enough memory", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         # The reader of our output went away (`lwm config | head`): not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"lwm: {reason(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("lwm: interrupted", file=sys.stderr)
         return 130
@@ -110,8 +116,8 @@ def _count(text: str) -> int:
         value = int(text.replace("_", ""))
     except ValueError:
         value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    if not 1 <= value <= 10**7:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 10,000,000")
     return value
 
 
@@ -180,7 +186,7 @@ def _drive(writer: Any, trainer: Any, quiet: bool) -> dict[str, Any]:
     from lwm.progress import ProgressBar, tensorboard
 
     bar = None if quiet else ProgressBar(trainer.config.loop.total_frames, trainer.frames)
-    board = tensorboard(writer.path)
+    board = tensorboard(writer.path, trainer.frames)
     consumers = tuple(c for c in (bar, board) if c is not None)
     try:
         return session.run(writer, trainer, consumers)
@@ -191,12 +197,12 @@ def _drive(writer: Any, trainer: Any, quiet: bool) -> dict[str, Any]:
 
 def describe(result: dict[str, Any]) -> str:
     """A result in one line."""
-    median = result["median_solved"]
+    median, first = result["median_solved"], min(128, result["episodes"])
     tail = "" if median is None else f", median of solved {median:.0f}"
     return (
         f"score {result['score']:.2f} [{result['low']:.2f}, {result['high']:.2f}] over "
         f"{result['episodes']:,} episodes at {result['frames']:,} frames; "
-        f"first 128: {result['score128']:.2f}; solved {result['solved']:.2%}{tail}"
+        f"first {first}: {result['score128']:.2f}; solved {result['solved']:.2%}{tail}"
     )
 
 
@@ -205,8 +211,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
     trainer = session.load(args.run)
     result = session.score(trainer, args.episodes)
-    runs.write_evaluation(args.run, result)
     print(describe(result))
+    runs.write_evaluation(args.run, result)
     if args.record:
         from lwm.recording import record
 
@@ -218,6 +224,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 def _reproduce(args: argparse.Namespace) -> int:
     from lwm import experiments
 
+    if args.id is None and args.only:
+        raise BadInput("name the experiment first: lwm reproduce table1 --only ...")
     if args.list or args.id is None:
         print(experiments.listing())
         return 0

@@ -68,7 +68,7 @@ class LoopConfig:
 class ReplayConfig:
     """The replay buffer and the windows drawn from it."""
 
-    capacity_steps: int = _f(100_000, "agent steps kept, over all actors", 100, 10**9, "POL DQN")
+    capacity_steps: int = _f(100_000, "rows kept, over all actors", 100, 10**9, "POL DQN")
     batch: int = _f(32, "windows in a learner batch", 1, 10**5, "POL DQN: Batch size")
     burn_in: int = _f(16, "rows before the trained ones", 0, 10**4, "POL DQN: Burn-in")
     unroll: int = _f(32, "trained rows of a window", 1, 10**4, "POL DQN: Unroll")
@@ -351,6 +351,14 @@ def check(config: Config) -> None:
             )
         if config.world_model.loss == "bce" and not config.world_model.sigmoid_output:
             raise BadInput("world_model.loss='bce' needs world_model.sigmoid_output=True")
+    loop = config.loop
+    if config.agent != "random" and loop.total_frames <= loop.warmup_frames:
+        raise BadInput(
+            f"loop.total_frames={loop.total_frames} ends within "
+            f"loop.warmup_frames={loop.warmup_frames}: nothing would be learned"
+        )
+    if loop.stop_at_score < 0 and not loop.evaluate_every_frames:
+        raise BadInput("loop.stop_at_score needs loop.evaluate_every_frames")
     rows = config.replay.capacity_steps // config.loop.actors
     longest = config.window
     if config.bonus.startswith("lwm"):

@@ -1,18 +1,20 @@
 """Algorithm 2: the bonus, and what it is compared with.
 
-Every bonus has the same five methods, so the actor and the learner do not know which one runs:
-``initial`` and ``step`` while acting, ``observe`` for what counts real steps, ``learn`` on a replay
-window (recompute the bonus, then train), and ``pretrain``.
+Every bonus has the same methods, so the actor and the learner do not know which one runs:
+``initial`` and ``step`` while acting, ``observe`` for what counts real steps, and ``learn`` on a
+replay window (recompute the bonus, then train).
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lwm.config import Config
+from lwm.errors import RunFailed
 from lwm.world_model import WorldModel, bit_loss, prediction_error
 
 
@@ -201,8 +203,10 @@ class WorldModelBonus:
             }
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        if self.clip_norm > 0:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        limit = self.clip_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        if not (math.isfinite(metrics["world_model/loss"]) and math.isfinite(norm.item())):
+            raise RunFailed("the world model's loss or gradient is not finite")
         self.optimiser.step()
         return r_in, metrics
 

@@ -139,8 +139,6 @@ def _rewarded(
     belief = torch.from_numpy(unroll.belief) if stored else None
     seen = Window(z, a_tm1, is_first, is_last, belief)
     r_in, metrics = state.bonus.learn(seen, config.replay.burn_in)
-    if not np.isfinite(metrics.get("world_model/loss", 0.0)):
-        raise RunFailed(f"a loss is not finite after {state.updates} updates")
     if config.agent == "dqn":
         r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
     discount_t = torch.from_numpy(unroll.discount_t)

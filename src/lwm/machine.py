@@ -72,11 +72,18 @@ def _commit() -> str | None:
     # An installed copy may lie inside somebody else's repository: its commit says nothing of ours.
     if not (root / ".git").exists() or not (root / "src" / "lwm").is_dir():
         return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    git = ["git", "-C", str(root)]
+    # Result rows and documents change while runs go on; what computes does not lie there.
+    code = ["--", "src", "pyproject.toml", "constraints.txt"]
+    head = _output([*git, "rev-parse", "HEAD"])
+    changed = _output([*git, "status", "--porcelain", "--untracked-files=no", *code])
+    return f"{head}-dirty" if head and changed else head or None
+
+
+def _output(command: list[str]) -> str:
+    """What a command prints; nothing if it fails."""
     try:
-        done = subprocess.run(
-            [*command, "--exclude=*"], capture_output=True, text=True, timeout=10, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
+        return ""
+    return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Building blocks of the networks: the recurrent unroll, the dueling head, small MLPs.
+"""Building blocks of the networks: the recurrent unroll and the dueling head.
 
 The GRU is the hot path of the whole system.  It is written as one autograd function over a whole
 window because that is where the time is: the input projections and all weight gradients become
@@ -9,7 +9,6 @@ once, and a step is left with one multiplication and a handful of small operatio
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import torch
@@ -181,8 +180,3 @@ def one_hot(index: Tensor, size: int) -> Tensor:
 def _identity(size: int) -> Tensor:
     with torch.inference_mode(False):
         return torch.eye(size)
-
-
-def parameter_count(module: nn.Module) -> int:
-    """Number of trainable scalars."""
-    return sum(math.prod(p.shape) for p in module.parameters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,26 +62,35 @@ class ProgressBar:
 class TensorBoard:
     """The numbers of each event as TensorBoard scalars, under the names people look for."""
 
-    def __init__(self, path: Path, writer_class: Any) -> None:
-        self._writer = writer_class(str(path / "tensorboard"))
+    def __init__(self, path: Path, writer_class: Any, frames: int) -> None:
+        # Of a resumed run, what lies behind its checkpoint is told again: drop it.
+        self._writer: Any = writer_class(str(path / "tensorboard"), purge_step=frames or None)
 
     def __call__(self, event: Event, seconds: float) -> None:
-        """Write the event's scalars at its frame."""
-        for key, value in event.data.items():
-            if isinstance(value, (int, float)):
-                name = _NAMES.get(key, key if "/" in key else f"{event.kind}/{key}")
-                self._writer.add_scalar(name, value, event.frames)
-        self._writer.add_scalar("time/seconds", seconds, event.frames)
+        """Write the event's scalars at its frame; a full disk ends the curves, not the run."""
+        if self._writer is None:
+            return
+        try:
+            for key, value in event.data.items():
+                if isinstance(value, (int, float)):
+                    name = _NAMES.get(key, key if "/" in key else f"{event.kind}/{key}")
+                    self._writer.add_scalar(name, value, event.frames)
+            self._writer.add_scalar("time/seconds", seconds, event.frames)
+        except OSError as error:
+            print(f"lwm: warning: no more TensorBoard events: {error}", file=sys.stderr)
+            self._writer = None
 
     def close(self) -> None:
         """Flush to disk."""
-        self._writer.close()
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
 
 
-def tensorboard(path: Path) -> TensorBoard | None:
+def tensorboard(path: Path, frames: int = 0) -> TensorBoard | None:
     """A TensorBoard writer for the run in ``path``; None where the extra ``tb`` is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return TensorBoard(path, SummaryWriter)
+    return TensorBoard(path, SummaryWriter, frames)

@@ -40,7 +40,7 @@ def settings() -> Config:
             "env.size": SIZE,
             "loop.total_frames": PAPER_FRAMES,
             "loop.schedule_frames": SCHEDULE_FRAMES,
-            "loop.evaluate_every_frames": 10_000,
+            "loop.evaluate_every_frames": 25_000,
             "loop.validation_episodes": 1024,
             "loop.stop_at_score": PAPER_SCORE,
         },

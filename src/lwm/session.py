@@ -70,8 +70,7 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
         trainer = _trainer(config)
         if saved is not None:
             for text in mismatches(saved.machine, machine):
-                if not text.startswith("commit"):
-                    warn(f"not bit-exact, the build differs: {text}")
+                warn(f"bit-exactness is not promised, the build differs: {text}")
             trainer.set_state(saved.state)
         return writer, trainer
 

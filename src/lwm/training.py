@@ -148,7 +148,7 @@ class Trainer:
     def _pretrain(self) -> Iterator[Event]:
         """Pretraining on warm-up windows (row 24)."""
         c = self.config.world_model
-        if not isinstance(self.learner.bonus, WorldModelBonus):
+        if not isinstance(self.learner.bonus, WorldModelBonus) and not self.config.dqn.auxiliary:
             return
         while self.pretrained < c.pretrain_iterations:
             unroll = self.replay.sample(self.replay_rng, c.pretrain_batch, c.pretrain_rows)

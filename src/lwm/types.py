@@ -85,7 +85,8 @@ class Event:
     """
 
     kind: str
-    """``warmup``, ``pretrain``, ``train``, ``end``, or ``cycle`` (nothing to tell)."""
+    """``warmup``, ``pretrain``, ``train``, ``end``, ``cycle`` (nothing to tell); of a run on disk
+    also ``validation``."""
     frames: int
     """Environment transitions since the run began."""
     data: dict[str, Any] = field(default_factory=dict)

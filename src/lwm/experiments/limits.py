@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lwm.envs import oracles
+from lwm.errors import BadInput
 from lwm.experiments import rows
 from lwm.machine import machine_facts
 
@@ -28,6 +29,8 @@ def table() -> dict[tuple[int, str], float]:
 
 def main(only: list[str], seeds: int | None, jobs: int | None, show: bool) -> int:
     """Compute (unless ``show``) and print the rows."""
+    if only or seeds or jobs:
+        raise BadInput("limits takes no option but --show")
     if not show:
         facts = machine_facts()
         found: list[dict[str, Any]] = []

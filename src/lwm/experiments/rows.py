@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import io
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lwm.errors import BadInput, RunFailed, reason
+from lwm.files import write_bytes_atomic
 
 RESULTS = Path("results")
 
@@ -22,36 +24,53 @@ def read(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != columns:
                 raise BadInput(f"{path} does not have the columns {','.join(columns)}")
-            return list(reader)
+            found = list(reader)
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {reason(error)}") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"cannot read {path}: {error}") from error
+    for number, row in enumerate(found, 2):
+        if None in row or None in row.values():
+            raise BadInput(f"{path}: line {number} is not a whole row")
+    return found
 
 
 def append(path: Path, columns: tuple[str, ...], row: Mapping[str, Any]) -> None:
-    """Add one row, whole or not at all as far as other writers are concerned."""
+    """Add one row, whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a", newline="", encoding="utf-8") as file:
+        with open(path, "ab", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            text = io.StringIO()
-            writer = csv.DictWriter(text, columns, lineterminator="\n")
-            if os.fstat(file.fileno()).st_size == 0:
-                writer.writeheader()
-            writer.writerow({key: _cell(row[key]) for key in columns})
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+            data = _text(columns, [row], header=size == 0)
+            try:
+                if file.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                os.ftruncate(file.fileno(), size)
+                raise
     except OSError as error:
         raise RunFailed(f"cannot write {path}: {reason(error)}") from error
 
 
-def write(path: Path, columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace the file."""
-    path.unlink(missing_ok=True)
-    for row in rows:
-        append(path, columns, row)
+def write(path: Path, columns: tuple[str, ...], found: Iterable[Mapping[str, Any]]) -> None:
+    """Replace the file by these rows, atomically."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes_atomic(path, _text(columns, found, header=True))
+    except OSError as error:
+        raise RunFailed(f"cannot write {path}: {reason(error)}") from error
+
+
+def _text(columns: tuple[str, ...], found: Iterable[Mapping[str, Any]], header: bool) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    for row in found:
+        writer.writerow({key: _cell(row[key]) for key in columns})
+    return text.getvalue().encode()
 
 
 def _cell(value: Any) -> Any:

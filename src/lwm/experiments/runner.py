@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lwm import runs
-from lwm.errors import RunFailed
+from lwm.config import Config, from_dict
+from lwm.errors import BadInput, LwmError, RunFailed, reason
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Job:
 
     id: str
     arguments: tuple[str, ...]
+    config: Config
 
     @property
     def directory(self) -> Path:
@@ -54,6 +56,12 @@ def run_all(
         while waiting or running:
             while waiting and len(running) < limit:
                 job = waiting.pop(0)
+                try:
+                    _check_same_settings(job)
+                except LwmError as error:
+                    failed.append((job, str(error)))
+                    print(f"failed   {job.id}: {error}", flush=True)
+                    continue
                 if _finished(job):
                     on_done(job)
                     continue
@@ -77,6 +85,12 @@ def run_all(
     return failed
 
 
+def _check_same_settings(job: Job) -> None:
+    """A preset may have changed since a run was made: its row would be of something else."""
+    if runs.is_run(job.directory) and from_dict(runs.read_config(job.directory)) != job.config:
+        raise BadInput(f"{job.directory} holds a run of other settings: move it away")
+
+
 def _finished(job: Job) -> bool:
     if not runs.is_run(job.directory):
         return False
@@ -90,9 +104,9 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
     )
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = {**os.environ, **dict.fromkeys(threads, "1")}
-    job.directory.parent.mkdir(parents=True, exist_ok=True)
     log = job.directory.with_name(job.directory.name + ".log")
     try:
+        job.directory.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             return subprocess.Popen(
                 [sys.executable, "-m", "lwm.cli", *arguments, "--quiet"],
@@ -103,7 +117,7 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
                 start_new_session=True,  # Ctrl-C comes to us; we pass it on
             )
     except OSError as error:
-        raise RunFailed(f"cannot start {job.id}: {error}") from error
+        raise RunFailed(f"cannot start {job.id}: {reason(error)}") from error
 
 
 def _message(job: Job, code: int) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from lwm import runs
+from lwm.config import load_preset
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import limits, rows, runner
+from lwm.files import write_bytes_atomic
 
 PATH = rows.RESULTS / "table1.csv"
 COLUMNS = (
@@ -31,7 +33,7 @@ PAPER = {
     (4, "mbie-eb", ""): -1000.0,
     (3, "lwm-ff", ""): -969.0,
 }
-"""(size, agent, variant) -> the paper's score.  MBIE-EB is ours at the best of three betas."""
+"""(size, agent, variant) -> the paper's score.  Ours of MBIE-EB is the best of its three betas."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,14 @@ class Setting:
     def job(self, seed: int) -> runner.Job:
         """The training run of one seed."""
         flags = ("--size", str(self.size), "--agent", self.agent, "--preset", self.preset)
-        arguments = ("train", "labyrinth", *flags, "--seed", str(seed), *self.variant.split())
-        return runner.Job(f"table1/{self.id}/seed{seed}", arguments)
+        changes = self.variant.split()
+        arguments = ("train", "labyrinth", *flags, "--seed", str(seed), *changes)
+        config = load_preset(
+            self.preset,
+            {"env.size": self.size, "agent": self.agent, "seed": seed}
+            | dict(change.split("=", 1) for change in changes),
+        )
+        return runner.Job(f"table1/{self.id}/seed{seed}", arguments, config)
 
 
 _SWITCHES = (
@@ -223,7 +231,7 @@ def _put_in_readme(table: str) -> None:
     before, found, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
     if found and closed:
-        path.write_text(f"{before}{begin}{table}\n{end}{after}", encoding="utf-8")
+        write_bytes_atomic(path, f"{before}{begin}{table}\n{end}{after}".encode())
 
 
 def _plot() -> None:

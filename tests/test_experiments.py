@@ -1,0 +1,129 @@
+"""Result rows and the runner: nothing committed is lost, nothing stale becomes a row."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lwm import experiments, files, session
+from lwm.config import load_preset
+from lwm.errors import BadInput, RunFailed
+from lwm.experiments import limits, rows, runner, table1
+
+COLUMNS = ("a", "b")
+
+
+def test_rows_come_back_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "x.csv"
+    assert rows.read(path, COLUMNS) == []
+    rows.append(path, COLUMNS, {"a": 1, "b": None})
+    rows.append(path, COLUMNS, {"a": 0.123456789, "b": "x,y"})
+    assert path.read_text() == 'a,b\n1,\n0.123457,"x,y"\n'
+    assert rows.read(path, COLUMNS) == [{"a": "1", "b": ""}, {"a": "0.123457", "b": "x,y"}]
+    rows.write(path, COLUMNS, [{"a": 2, "b": 3}])
+    assert path.read_text() == "a,b\n2,3\n"
+
+
+@pytest.mark.parametrize("text", ["a,b\n1\n", "a,b\n1,2,3\n", "a,c\n1,2\n", "", "a,b\n\xff,1\n"])
+def test_a_damaged_file_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(BadInput):
+        rows.read(path, COLUMNS)
+
+
+def test_a_full_disk_leaves_the_rows_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.csv"
+    rows.append(path, COLUMNS, {"a": 1, "b": 2})
+    before = path.read_bytes()
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(rows.os, "fsync", full)
+    with pytest.raises(RunFailed, match="No space left"):
+        rows.append(path, COLUMNS, {"a": 3, "b": 4})
+    assert path.read_bytes() == before
+    monkeypatch.setattr(files, "fsync", full)
+    with pytest.raises(RunFailed, match="No space left"):
+        rows.write(path, COLUMNS, [{"a": 5, "b": 6}])
+    assert path.read_bytes() == before
+
+
+def debug_job(seed: int = 0, **changes: Any) -> runner.Job:
+    flags = ("--preset", "debug", "--seed", str(seed))
+    config = load_preset("debug", {"seed": seed, **changes})
+    return runner.Job(f"t/seed{seed}", ("train", "labyrinth", *flags), config)
+
+
+def test_jobs_run_once_and_stale_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done: list[str] = []
+    jobs = [debug_job(0), debug_job(1)]
+    assert runner.run_all(jobs, 2, lambda job: done.append(job.id)) == []
+    assert sorted(done) == ["t/seed0", "t/seed1"]
+    stamp = (tmp_path / "runs/t/seed0/metrics.jsonl").stat().st_mtime_ns
+    assert runner.run_all(jobs[:1], 1, lambda job: done.append(job.id)) == []
+    assert done[-1] == "t/seed0"
+    assert (tmp_path / "runs/t/seed0/metrics.jsonl").stat().st_mtime_ns == stamp
+    changed = debug_job(0, **{"dqn.gamma": 0.5})
+    ((job, message),) = runner.run_all([changed], 1, lambda job: done.append("wrong"))
+    assert job is changed and "other settings" in message and "wrong" not in done
+
+
+def test_an_interrupted_job_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = debug_job(2)
+    writer, trainer = session.start(job.config, job.directory)
+    with writer:
+        for event in trainer.run():
+            if event.frames > 900:
+                break
+        writer.checkpoint(trainer.frames, trainer.get_state())
+    done: list[str] = []
+    assert runner.run_all([job], 1, lambda job: done.append(job.id)) == []
+    assert done == ["t/seed2"]
+
+
+def test_a_failing_job_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bad = runner.Job("t/bad", ("train", "labyrinth", "dqn.gama=1"), load_preset("debug"))
+    ((job, message),) = runner.run_all([bad], 1, lambda job: None)
+    assert job is bad and "unknown setting 'dqn.gama'" in message
+    (tmp_path / "runs/t").rename(tmp_path / "runs/u")
+    (tmp_path / "runs/t").write_text("a file where a folder should be")
+    with pytest.raises(RunFailed, match="cannot start"):
+        runner.run_all([bad], 1, lambda job: None)
+
+
+def test_every_planned_run_has_its_own_id_and_a_config_that_its_command_gives() -> None:
+    jobs = [setting.job(seed) for setting, seed in table1.plan()]
+    assert len({job.id for job in jobs}) == len(jobs)
+    first = table1.plan()[0][0].job(0)
+    assert first.command == "lwm train labyrinth --size 3 --agent lwm --preset paper --seed 0"
+    assert first.config == load_preset("paper", {"env.size": 3, "agent": "lwm", "seed": 0})
+
+
+def test_the_interval_over_seeds_is_students() -> None:
+    import numpy as np
+
+    # Mean -11, standard deviation 1, three seeds: 4.303 / sqrt(3) = 2.48.
+    assert table1.interval(np.array([-10.0, -11.0, -12.0])) == "[-13.48, -8.52]"
+    assert table1.interval(np.array([-10.0])) == "–"
+
+
+def test_unknown_ids_and_useless_options_are_refused() -> None:
+    with pytest.raises(BadInput, match="unknown experiment 'table9'"):
+        experiments.find("table9")
+    with pytest.raises(BadInput, match="--show"):
+        limits.main(["4x4"], None, None, True)
+    with pytest.raises(BadInput, match="no run of table1"):
+        table1.main(["nothing"], None, None, False)
