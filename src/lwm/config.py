@@ -6,60 +6,81 @@ row of the decisions in ``docs/paper-vs-ours.md``.  Unknown keys and values out 
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import math
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lwm.errors import BadInput
+from lwm.settings import (
+    check_ranges,
+    difference,
+    fields,
+    flatten,
+    get,
+    hint,
+    replace,
+    setting,
+    to_dict,
+)
+
+__all__ = [
+    "AGENTS",
+    "PRESETS",
+    "Config",
+    "difference",
+    "fields",
+    "from_dict",
+    "get",
+    "load_preset",
+    "replace",
+    "to_dict",
+]
 
 AGENTS = ("random", "dqn", "lwm", "lwm-ff", "mbie-eb")
 PRESETS = ("paper", "official", "best", "debug")
-
-
-def _f(
-    default: Any, doc: str, low: float | None = None, high: float | None = None, source: str = ""
-) -> Any:
-    """A documented field: default, meaning and unit, inclusive range, source in the paper."""
-    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "source": source})
 
 
 @dataclass(frozen=True)
 class EnvConfig:
     """The Partially Observable Labyrinth."""
 
-    size: int = _f(3, "rooms per side", 2, 64, "Sec. 4.1")
-    time_limit: int = _f(1000, "agent steps until truncation", 1, 10**6, "POL DQN")
-    early_steps_per_room: int = _f(
+    size: int = setting(3, "rooms per side", 2, 64, "Sec. 4.1")
+    time_limit: int = setting(1000, "agent steps until truncation", 1, 10**6, "POL DQN")
+    early_steps_per_room: int = setting(
         0, "early in training, truncate after so many steps per room; 0: as time_limit", 0, 10**6
     )
-    early_share: float = _f(0.5, "share of the frames that is the early part", 0, 1)
-    carve_start: Literal["corner", "random"] = _f("corner", "cell where carving begins; row 36")
+    early_share: float = setting(0.5, "share of the frames that is the early part", 0, 1)
+    carve_start: Literal["corner", "random"] = setting(
+        "corner", "cell where carving begins; row 36"
+    )
 
 
 @dataclass(frozen=True)
 class LoopConfig:
     """Algorithm 1: how acting and learning interleave."""
 
-    actors: int = _f(8, "environments stepped together", 1, 4096, "POL DQN: Actors")
-    total_frames: int = _f(
+    actors: int = setting(8, "environments stepped together", 1, 4096, "POL DQN: Actors")
+    total_frames: int = setting(
         1_000_000, "environment transitions, warm-up included", 1, 10**10, "POL DQN"
     )
-    schedule_frames: int = _f(
+    schedule_frames: int = setting(
         0, "frames over which schedules (rate, beta, early limit) run; 0: total_frames", 0, 10**10
     )
-    warmup_frames: int = _f(10_000, "transitions collected at random first", 0, 10**9, "POL DQN")
-    cycles_per_update: int = _f(4, "actor cycles per learner update", 1, 10**6, "POL DQN: ratio 4")
-    log_every_frames: int = _f(10_000, "transitions between records in metrics.jsonl", 1, 10**9)
-    checkpoint_every_frames: int = _f(100_000, "transitions between checkpoints", 1, 10**9)
-    evaluate_every_frames: int = _f(
+    warmup_frames: int = setting(
+        10_000, "transitions collected at random first", 0, 10**9, "POL DQN"
+    )
+    cycles_per_update: int = setting(
+        4, "actor cycles per learner update", 1, 10**6, "POL DQN: ratio 4"
+    )
+    log_every_frames: int = setting(
+        10_000, "transitions between records in metrics.jsonl", 1, 10**9
+    )
+    checkpoint_every_frames: int = setting(100_000, "transitions between checkpoints", 1, 10**9)
+    evaluate_every_frames: int = setting(
         0, "transitions between evaluations on validation seeds; 0: never", 0, 10**9
     )
-    validation_episodes: int = _f(256, "episodes of such an evaluation", 1, 10**6)
-    stop_at_score: float = _f(
+    validation_episodes: int = setting(256, "episodes of such an evaluation", 1, 10**6)
+    stop_at_score: float = setting(
         0.0, "stop when a validation reaches this score; 0: never (scores are negative)", None, 0
     )
 
@@ -68,14 +89,14 @@ class LoopConfig:
 class ReplayConfig:
     """The replay buffer and the windows drawn from it."""
 
-    capacity_steps: int = _f(100_000, "rows kept, over all actors", 100, 10**9, "POL DQN")
-    batch: int = _f(32, "windows in a learner batch", 1, 10**5, "POL DQN: Batch size")
-    burn_in: int = _f(16, "rows before the trained ones", 0, 10**4, "POL DQN: Burn-in")
-    unroll: int = _f(32, "trained rows of a window", 1, 10**4, "POL DQN: Unroll")
-    start_state: Literal["stored", "zero"] = _f(
+    capacity_steps: int = setting(100_000, "rows kept, over all actors", 100, 10**9, "POL DQN")
+    batch: int = setting(32, "windows in a learner batch", 1, 10**5, "POL DQN: Batch size")
+    burn_in: int = setting(16, "rows before the trained ones", 0, 10**4, "POL DQN: Burn-in")
+    unroll: int = setting(32, "trained rows of a window", 1, 10**4, "POL DQN: Unroll")
+    start_state: Literal["stored", "zero"] = setting(
         "stored", "DQN state before a window's row 0; row 5"
     )
-    align_starts: float = _f(
+    align_starts: float = setting(
         0.0, "share of windows whose trained rows begin on an episode's first row", 0, 1
     )
 
@@ -84,29 +105,33 @@ class ReplayConfig:
 class DQNConfig:
     """The recurrent dueling double DQN."""
 
-    features: int = _f(32, "FC layer before the RNN", 1, 10**5, "POL DQN: 4 + 4 + 1 -> 32")
-    hidden: int = _f(128, "GRU state", 1, 10**5, "POL DQN: RNN hidden size")
-    head: int = _f(128, "hidden layer of each dueling stream", 1, 10**5, "POL DQN")
-    learning_rate: float = _f(5e-4, "Adam", 0, 1, "POL DQN")
-    final_learning_rate: float = _f(
+    features: int = setting(32, "FC layer before the RNN", 1, 10**5, "POL DQN: 4 + 4 + 1 -> 32")
+    hidden: int = setting(128, "GRU state", 1, 10**5, "POL DQN: RNN hidden size")
+    head: int = setting(128, "hidden layer of each dueling stream", 1, 10**5, "POL DQN")
+    learning_rate: float = setting(5e-4, "Adam", 0, 1, "POL DQN")
+    final_learning_rate: float = setting(
         0.0, "rate reached linearly over anneal_share of the run; 0: constant", 0, 1
     )
-    anneal_share: float = _f(1.0, "last share of the frames over which the rate falls", 0, 1)
-    adam_epsilon: float = _f(1e-3, "Adam", 0, 1, "POL DQN")
-    clip_norm: float = _f(40.0, "gradient norm; 0: never clipped; row 1", 0, 1e9, "POL DQN")
-    gamma: float = _f(0.99, "discount", 0, 1, "POL DQN")
-    n_step: int = _f(1, "steps of the TD target", 1, 1000, "POL DQN")
-    trace: float = _f(0.0, "lambda of Q(lambda) targets; 0: n-step targets", 0, 1)
-    tau: float = _f(0.05, "target network's EMA rate per update", 0, 1, "POL DQN")
-    epsilon_base: float = _f(0.01, "actors' epsilon is base**i", 0, 1, "POL DQN: Training epsilon")
-    epsilon_low: float = _f(1.0, "smallest exponent i", 0, 100, "POL DQN")
-    epsilon_high: float = _f(1.0, "largest exponent i (last actor)", 0, 100, "POL DQN")
-    reset_state: bool = _f(True, "zero the recurrent states at an episode's start; row 2")
-    truncation_bootstraps: bool = _f(True, "bootstrap where the time limit cut an episode; row 12")
-    auxiliary: float = _f(
+    anneal_share: float = setting(1.0, "last share of the frames over which the rate falls", 0, 1)
+    adam_epsilon: float = setting(1e-3, "Adam", 0, 1, "POL DQN")
+    clip_norm: float = setting(40.0, "gradient norm; 0: never clipped; row 1", 0, 1e9, "POL DQN")
+    gamma: float = setting(0.99, "discount", 0, 1, "POL DQN")
+    n_step: int = setting(1, "steps of the TD target", 1, 1000, "POL DQN")
+    trace: float = setting(0.0, "lambda of Q(lambda) targets; 0: n-step targets", 0, 1)
+    tau: float = setting(0.05, "target network's EMA rate per update", 0, 1, "POL DQN")
+    epsilon_base: float = setting(
+        0.01, "actors' epsilon is base**i", 0, 1, "POL DQN: Training epsilon"
+    )
+    epsilon_low: float = setting(1.0, "smallest exponent i", 0, 100, "POL DQN")
+    epsilon_high: float = setting(1.0, "largest exponent i (last actor)", 0, 100, "POL DQN")
+    reset_state: bool = setting(True, "zero the recurrent states at an episode's start; row 2")
+    truncation_bootstraps: bool = setting(
+        True, "bootstrap where the time limit cut an episode; row 12"
+    )
+    auxiliary: float = setting(
         0.0, "weight of predicting the next observation's bits from (h, a); 0: no such head", 0, 1e6
     )
-    average: float = _f(
+    average: float = setting(
         0.0,
         "evaluate an EMA of the weights with this decay per update; 0: the weights themselves",
         0,
@@ -118,44 +143,46 @@ class DQNConfig:
 class WorldModelConfig:
     """The latent world model."""
 
-    features: int = _f(32, "FC layer before the RNN", 1, 10**5, "POL LWM: 4 + 4 -> 32")
-    hidden: int = _f(128, "GRU state (belief)", 1, 10**5, "POL LWM")
-    head: int = _f(128, "hidden FC layer after the RNN", 1, 10**5, "POL LWM")
-    sigmoid_output: bool = _f(True, "sigmoid on the prediction", source="POL LWM")
-    relu_features: bool = _f(True, "ReLU after the FC layer before the RNN; row 18")
-    loss: Literal["mse", "bce"] = _f(
+    features: int = setting(32, "FC layer before the RNN", 1, 10**5, "POL LWM: 4 + 4 -> 32")
+    hidden: int = setting(128, "GRU state (belief)", 1, 10**5, "POL LWM")
+    head: int = setting(128, "hidden FC layer after the RNN", 1, 10**5, "POL LWM")
+    sigmoid_output: bool = setting(True, "sigmoid on the prediction", source="POL LWM")
+    relu_features: bool = setting(True, "ReLU after the FC layer before the RNN; row 18")
+    loss: Literal["mse", "bce"] = setting(
         "mse",
         "what trains it; bce: cross-entropy of bits. The bonus is the squared error either way",
     )
-    learning_rate: float = _f(5e-4, "Adam", 0, 1, "POL LWM")
-    adam_epsilon: float = _f(1e-8, "Adam; row 31", 0, 1)
-    clip_norm: float = _f(0.0, "gradient norm; 0: never clipped; row 31", 0, 1e9)
-    pretrain_iterations: int = _f(1000, "updates after the warm-up", 0, 10**7, "POL LWM")
-    pretrain_batch: int = _f(64, "windows; row 24", 1, 10**5)
-    pretrain_rows: int = _f(100, "rows of a pretraining window; row 24", 2, 10**5)
+    learning_rate: float = setting(5e-4, "Adam", 0, 1, "POL LWM")
+    adam_epsilon: float = setting(1e-8, "Adam; row 31", 0, 1)
+    clip_norm: float = setting(0.0, "gradient norm; 0: never clipped; row 31", 0, 1e9)
+    pretrain_iterations: int = setting(1000, "updates after the warm-up", 0, 10**7, "POL LWM")
+    pretrain_batch: int = setting(64, "windows; row 24", 1, 10**5)
+    pretrain_rows: int = setting(100, "rows of a pretraining window; row 24", 2, 10**5)
 
 
 @dataclass(frozen=True)
 class IntrinsicConfig:
     """Algorithm 2: from prediction error to bonus."""
 
-    beta: float = _f(1.0, "scale of the bonus", 0, 1e6, "POL LWM")
-    final_beta: float = _f(
+    beta: float = setting(1.0, "scale of the bonus", 0, 1e6, "POL LWM")
+    final_beta: float = setting(
         -1.0,
         "scale in the learner's target at the end of the run, reached linearly; -1: beta",
         -1,
         1e6,
     )
-    start_belief: Literal["zero", "stored"] = _f(
+    start_belief: Literal["zero", "stored"] = setting(
         "zero", "belief before a window's first transition: 0, or as the actor had it; row 5"
     )
-    momentum: float = _f(0.99, "EMA of the error's mean and std", 0, 1, "POL LWM")
-    clip: float = _f(10.0, "bound of the normalised error; 0: none; row 16", 0, 1e9, "Sec. 3.4")
-    boundary: Literal["terminal", "mask", "reset"] = _f(
+    momentum: float = setting(0.99, "EMA of the error's mean and std", 0, 1, "POL LWM")
+    clip: float = setting(
+        10.0, "bound of the normalised error; 0: none; row 16", 0, 1e9, "Sec. 3.4"
+    )
+    boundary: Literal["terminal", "mask", "reset"] = setting(
         "terminal", "bonus on an is_last row: real error, 0, or against the next first frame; row 4"
     )
-    moments_include_burn_in: bool = _f(False, "burn-in rows enter the moments; row 9")
-    leak_to_baseline: bool = _f(
+    moments_include_burn_in: bool = setting(False, "burn-in rows enter the moments; row 9")
+    leak_to_baseline: bool = setting(
         False, "agent dqn: actors (not the learner) still see the normalised error; row 3"
     )
 
@@ -164,19 +191,19 @@ class IntrinsicConfig:
 class EvaluationConfig:
     """Scores: fixed parameters, first full episode of each fresh environment."""
 
-    episodes: int = _f(4096, "episodes on test seeds", 1, 10**7)
-    epsilon: float = _f(0.01, "random actions while evaluating", 0, 1, "POL DQN")
+    episodes: int = setting(4096, "episodes on test seeds", 1, 10**7)
+    epsilon: float = setting(0.01, "random actions while evaluating", 0, 1, "POL DQN")
 
 
 @dataclass(frozen=True)
 class Config:
     """A whole run."""
 
-    workload: Literal["labyrinth"] = _f("labyrinth", "kind of environment")
-    preset: str = _f("paper", "the preset that the other values started from")
-    agent: str = _f("lwm", "one of " + ", ".join(AGENTS))
-    seed: int = _f(0, "drives every random stream of the run", 0, 2**28 - 1)
-    threads: int = _f(1, "BLAS threads of the process", 1, 256)
+    workload: Literal["labyrinth"] = setting("labyrinth", "kind of environment")
+    preset: str = setting("paper", "the preset that the other values started from")
+    agent: str = setting("lwm", "one of " + ", ".join(AGENTS))
+    seed: int = setting(0, "drives every random stream of the run", 0, 2**28 - 1)
+    threads: int = setting(1, "BLAS threads of the process", 1, 256)
     env: EnvConfig = field(default_factory=EnvConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -274,75 +301,22 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
 def load_preset(name: str = "paper", overrides: Mapping[str, Any] | None = None) -> Config:
     """The config of preset ``name`` with dotted overrides, e.g. ``{"env.size": 4}``."""
     if name not in _OVERRIDES:
-        raise BadInput(f"unknown preset {name!r}{_hint(name, _OVERRIDES)}")
+        raise BadInput(f"unknown preset {name!r}{hint(name, _OVERRIDES)}")
     return replace(Config(), {"preset": name, **_OVERRIDES[name], **dict(overrides or {})})
-
-
-def replace(config: Config, overrides: Mapping[str, Any]) -> Config:
-    """A new config with dotted keys replaced; strings are parsed to the field's type."""
-    known = dict(fields(config))
-    hints = _hints()
-    sections: dict[str, dict[str, Any]] = {}
-    top: dict[str, Any] = {}
-    for key, value in overrides.items():
-        if key not in known:
-            raise BadInput(f"unknown setting {key!r}{_hint(key, known)}")
-        value = _parse(key, value, hints[key])
-        section, _, name = key.rpartition(".")
-        (sections.setdefault(section, {}) if section else top)[name] = value
-    for section, values in sections.items():
-        top[section] = dataclasses.replace(getattr(config, section), **values)
-    return dataclasses.replace(config, **top)
-
-
-def fields(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Each leaf setting as (dotted key, dataclass field), in order of declaration."""
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if dataclasses.is_dataclass(value):
-            yield from ((f"{f.name}.{g.name}", g) for g in dataclasses.fields(value))
-        else:
-            yield f.name, f
-
-
-def get(config: Config, key: str) -> Any:
-    """The value under a dotted key."""
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def to_dict(config: Config) -> dict[str, Any]:
-    """Nested plain dict, ready for JSON."""
-    return dataclasses.asdict(config)
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
     """The inverse of ``to_dict``; unknown keys and bad values are errors."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat.update({f"{key}.{k}": v for k, v in value.items()})
-        else:
-            flat[key] = value
-    return replace(Config(), flat)
-
-
-def difference(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ: dotted key -> (value in ``base``, value in ``config``)."""
-    pairs = ((key, get(base, key), get(config, key)) for key, _ in fields(config))
-    return {key: (old, new) for key, old, new in pairs if old != new}
+    return replace(Config(), flatten(data))
 
 
 def check(config: Config) -> None:
     """Raise ``BadInput`` for a value that no run could use."""
-    for key, f in fields(config):
-        _check_range(key, get(config, key), f)
+    check_ranges(config)
     if config.agent not in AGENTS:
-        raise BadInput(f"unknown agent {config.agent!r}{_hint(config.agent, AGENTS)}")
+        raise BadInput(f"unknown agent {config.agent!r}{hint(config.agent, AGENTS)}")
     if config.preset not in _OVERRIDES:
-        raise BadInput(f"unknown preset {config.preset!r}{_hint(config.preset, _OVERRIDES)}")
+        raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, _OVERRIDES)}")
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:
@@ -374,60 +348,3 @@ def check(config: Config) -> None:
             f"loop.warmup_frames={config.loop.warmup_frames} gives {warm} rows per actor, "
             f"but a window takes {longest}"
         )
-
-
-def _check_range(key: str, value: Any, f: dataclasses.Field[Any]) -> None:
-    low, high = f.metadata.get("low"), f.metadata.get("high")
-    inside = (low is None or value >= low) and (high is None or value <= high)
-    if not inside:  # NaN is not inside anything
-        bounds = f"[{'-inf' if low is None else low}, {'inf' if high is None else high}]"
-        raise BadInput(f"{key}={value} is outside {bounds}")
-
-
-def _parse(key: str, value: Any, kind: Any) -> Any:
-    """``value`` (a string from the command line or a JSON value) as a ``kind``."""
-    try:
-        if typing.get_origin(kind) is Literal:
-            choices = typing.get_args(kind)
-            if value not in choices:
-                raise BadInput(f"{key}={value!r} is not one of {', '.join(map(repr, choices))}")
-            return value
-        if kind is bool:
-            known = {"true": True, "false": False, "1": True, "0": False}
-            return value if isinstance(value, bool) else known[str(value).lower()]
-        if isinstance(value, bool):
-            raise ValueError
-        if kind is int:
-            number = float(value.replace("_", "")) if isinstance(value, str) else value
-            if number != int(number):
-                raise ValueError
-            return int(number)
-        if kind is float:
-            number = float(value)
-            if not math.isfinite(number):
-                raise ValueError
-            return number
-        if not isinstance(value, str):
-            raise ValueError
-        return value
-    except (ValueError, KeyError, TypeError, OverflowError):
-        name = getattr(kind, "__name__", str(kind))
-        raise BadInput(f"{key}={value!r} is not a valid {name}") from None
-
-
-def _hints() -> dict[str, Any]:
-    """Each leaf setting's type, by dotted key."""
-    found = dict(typing.get_type_hints(Config))
-    for name in [n for n, kind in found.items() if dataclasses.is_dataclass(kind)]:
-        section = typing.get_type_hints(found.pop(name))
-        found.update({f"{name}.{key}": kind for key, kind in section.items()})
-    return found
-
-
-def _hint(word: str, known: Any) -> str:
-    """`; did you mean ...?` or the list of choices when nothing is near."""
-    near = difflib.get_close_matches(word, list(known), 1, 0.5)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    names = list(known)
-    return f"; choose from {', '.join(names)}" if len(names) < 12 else ""
