@@ -503,7 +503,7 @@ def test_pretraining_that_is_not_finite_stops_the_run() -> None:
     state = make_state(agent="lwm")
     with torch.no_grad():
         next(state.bonus.model.parameters())[0] = float("nan")
-    with pytest.raises(RunFailed, match="not finite after 0 updates"):
+    with pytest.raises(RunFailed, match="world model's loss or gradient is not finite"):
         pretrain(state, make_unroll(state))
 
 
@@ -527,3 +527,11 @@ def test_state_goes_into_another_learner(agent: str) -> None:
 def test_state_of_another_architecture_is_refused(other: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match="does not fit this config"):
         make_state(**other).load_tree(make_state().state_tree())
+
+
+def test_an_infinite_gradient_of_the_world_model_is_not_applied() -> None:
+    state = make_state(agent="lwm")
+    next(state.bonus.model.parameters()).register_hook(lambda grad: grad * float("inf"))
+    with pytest.raises(RunFailed, match="world model's loss or gradient is not finite"):
+        learn(state, make_unroll(state), 0.0)
+    assert torch.isfinite(weights(state.bonus.model)).all()
