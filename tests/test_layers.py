@@ -17,6 +17,7 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 LAYERS = {
     "lwm.types": 0,
     "lwm.errors": 0,
+    "lwm.kernels": 0,
     "lwm.settings": 1,
     "lwm.config": 1,
     "lwm.streams": 1,

@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lwm import __version__
+from lwm import __version__, kernels
 
-FACTS = ("lwm", "python", "torch", "numpy", "threads", "cpu", "platform", "commit")
+FACTS = ("lwm", "python", "torch", "numpy", "threads", "gru", "cpu", "platform", "commit")
 
 
 def machine_facts(threads: int | None = None) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def machine_facts(threads: int | None = None) -> dict[str, Any]:
         "torch": _version("torch"),
         "numpy": _version("numpy"),
         "threads": threads,
+        "gru": kernels.description(),
         "cpu": _cpu(),
         "platform": " ".join((platform.system(), platform.machine(), *platform.libc_ver())).strip(),
         "commit": _commit(),

@@ -1,9 +1,8 @@
 """Building blocks of the networks: the recurrent unroll and the dueling head.
 
 The GRU is the hot path of the whole system.  It is written as one autograd function over a whole
-window because that is where the time is: the input projections and all weight gradients become
-single large multiplications, the chain rule's element-wise factors are formed for all steps at
-once, and a step is left with one multiplication and a handful of small operations.
+window because that is where the time is, twice: ``_CompiledGRU`` calls our own machine code
+(``kernels``), and ``_UnrollGRU`` is what runs where that cannot be had.
 """
 
 from __future__ import annotations
@@ -15,9 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lwm import kernels
+
 
 class _UnrollGRU(torch.autograd.Function):
-    """h_t = GRU(x_t, keep_t * h_{t-1}) for t = 0 .. T-1, with the gate order of ``nn.GRUCell``."""
+    """h_t = GRU(x_t, keep_t * h_{t-1}) for t = 0 .. T-1, with the gate order of ``nn.GRUCell``.
+
+    The input projections and all weight gradients are single large multiplications, the chain
+    rule's element-wise factors are formed for all steps at once, and a step is left with one
+    multiplication and a handful of small operations.
+    """
 
     @staticmethod
     def forward(
@@ -99,6 +105,75 @@ class _UnrollGRU(torch.autograd.Function):
         return d_x, d_h0, None, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None
 
 
+class _CompiledGRU(torch.autograd.Function):
+    """The same by ``kernels/gru.cpp``: a step's gates never leave the registers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        h0: Tensor,
+        keep: Tensor | None,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor,
+        b_hh: Tensor,
+        wants_gradient: bool,
+    ) -> Tensor:
+        T, B, inputs = x.shape
+        H = h0.shape[1]
+        x = x.contiguous()
+        states = x.new_empty(T + 1, B, H)
+        states[0] = h0
+        # The states before each step; a copy of their own only where some are set to zero.
+        previous = states if keep is None else x.new_empty(T, B, H)
+        gates = x.new_empty(T, B, 4 * H) if wants_gradient else None
+        arrays = (x, keep, w_ih, w_hh, b_ih, b_hh, states, previous, gates)
+        _call("gru_forward", (T, B, inputs, H), arrays)
+        if wants_gradient:
+            ctx.save_for_backward(x, keep, w_ih, w_hh, gates, previous)
+        return states[1:]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, keep, w_ih, w_hh, gates, previous = ctx.saved_tensors
+        T, B, inputs = x.shape
+        H = w_hh.shape[1]
+        grad = grads[0].contiguous()
+        dh, d_b = x.new_zeros(B, H), x.new_zeros(4 * H)
+        d_w_hh, d_w_ih = x.new_zeros(H, 3 * H), x.new_zeros(inputs, 3 * H)
+        d_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        # A few steps at a time: what a chunk writes is multiplied while it is still in the cache.
+        chunk = max(_CHUNK_ROWS // B, 1)
+        d_chunk = x.new_empty(chunk * B, 4 * H)
+        for end in range(T, 0, -chunk):
+            steps = slice(max(end - chunk, 0), end)
+            rows = (end - steps.start) * B
+            d = d_chunk[:rows]
+            cut = None if keep is None else keep[steps]
+            arrays = (grad[steps], cut, w_hh, gates[steps], previous[steps], d, d_b, dh)
+            _call("gru_backward", (end - steps.start, B, H), arrays)
+            # Columns of d: the candidate's recurrent part, reset, update, candidate.
+            d_w_hh.addmm_(previous[steps].view(rows, H).t(), d[:, : 3 * H])
+            d_w_ih.addmm_(x[steps].view(rows, inputs).t(), d[:, H:])
+            if d_x is not None:
+                torch.mm(d[:, H:], w_ih, out=d_x[steps].view(rows, inputs))
+        d_w_hh = torch.cat([d_w_hh[:, H:], d_w_hh[:, :H]], 1).t()
+        d_b_hh = torch.cat([d_b[H : 3 * H], d_b[:H]])
+        d_h0 = dh if ctx.needs_input_grad[1] else None
+        return d_x, d_h0, None, d_w_ih.t(), d_w_hh, d_b[H:], d_b_hh, None
+
+
+_CHUNK_ROWS = 512
+
+
+def _call(name: str, sizes: tuple[int, ...], arrays: tuple[Tensor | None, ...]) -> None:
+    """Call a compiled function with contiguous float32 arrays (None: a null pointer)."""
+    pointers = (None if a is None else a.data_ptr() for a in arrays)
+    if getattr(kernels.library(), name)(*sizes, *pointers):
+        raise MemoryError(f"{name}: no memory for the packed weights")
+
+
 class GRU(nn.Module):
     """A one-layer GRU that can be stepped (actors) and unrolled with resets (learner)."""
 
@@ -120,15 +195,20 @@ class GRU(nn.Module):
 
         The state is set to zero before each row where ``is_first``; None never resets.
         """
-        keep, cuts = None, None
-        if is_first is not None:
-            cuts = is_first.any(1).tolist()
-            if any(cuts):
-                keep = (~is_first).to(x.dtype)[..., None]
-            else:
-                cuts = None
         c = self.cell
-        return _UnrollGRU.apply(x, h, keep, c.weight_ih, c.weight_hh, c.bias_ih, c.bias_hh, cuts)
+        weights = (c.weight_ih, c.weight_hh, c.bias_ih, c.bias_hh)
+        cuts = [] if is_first is None else is_first.any(1).tolist()
+        keep = (~is_first).to(x.dtype) if is_first is not None and any(cuts) else None
+        if self._compiled(x):
+            wants = torch.is_grad_enabled() and any(v.requires_grad for v in (x, h, *weights))
+            return _CompiledGRU.apply(x, h, keep, *weights, wants)
+        if keep is None:
+            return _UnrollGRU.apply(x, h, None, *weights, None)
+        return _UnrollGRU.apply(x, h, keep[..., None], *weights, cuts)
+
+    def _compiled(self, x: Tensor) -> bool:
+        made = kernels.library() if x.is_cpu and x.dtype == torch.float32 else None
+        return made is not None and self.hidden % made.gru_width() == 0
 
 
 class FeedForward(nn.Module):

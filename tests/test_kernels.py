@@ -1,0 +1,153 @@
+"""The compiled GRU against steps of the plain cell in double precision, and life without it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from lwm import kernels
+from lwm.networks import GRU
+
+needs_compiler = pytest.mark.skipif(
+    kernels.library() is None, reason="no C++ compiler here: torch unrolls the GRUs"
+)
+
+
+def _reference(core: GRU, x: Tensor, is_first: Tensor | None, h: Tensor) -> Tensor:
+    states = []
+    for t in range(len(x)):
+        if is_first is not None:
+            h = h * ~is_first[t][:, None]
+        h = core.step(x[t], h)
+        states.append(h)
+    return torch.stack(states)
+
+
+def _largest(errors: list[Tensor], scale: list[Tensor]) -> float:
+    pairs = zip(errors, scale, strict=True)
+    return max((e.abs().max() / s.abs().max().clamp(min=1e-6)).item() for e, s in pairs)
+
+
+# Batches around the tile of rows, widths with an odd and an even number of vectors, windows shorter
+# and longer than a chunk of the backward pass.
+@needs_compiler
+@pytest.mark.parametrize("cuts", [None, 0.0, 0.1])
+@pytest.mark.parametrize(
+    "rows, batch, inputs, hidden",
+    [
+        (1, 1, 1, 16),
+        (5, 7, 3, 48),
+        (12, 8, 20, 32),
+        (9, 9, 64, 128),
+        (70, 17, 5, 64),
+        (3, 600, 4, 16),
+    ],
+)
+def test_states_and_gradients(
+    rows: int, batch: int, inputs: int, hidden: int, cuts: float | None
+) -> None:
+    torch.manual_seed(rows)
+    core = GRU(inputs, hidden)
+    exact = copy.deepcopy(core).double()
+    x, h = torch.randn(rows, batch, inputs), torch.randn(batch, hidden)
+    is_first = None if cuts is None else torch.rand(rows, batch) < cuts
+    weight = torch.randn(rows, batch, hidden)
+    results = []
+    for net, unroll in ((core, core.unroll), (exact, lambda *a: _reference(exact, *a))):
+        dtype = next(net.parameters()).dtype
+        x_, h_ = (v.to(dtype).requires_grad_() for v in (x, h))
+        out = unroll(x_, is_first, h_)
+        grads = torch.autograd.grad((out * weight).sum(), [x_, h_, *net.parameters()])
+        results.append([out.detach(), *grads])
+    ours, truth = results
+    assert _largest([a - b for a, b in zip(ours, truth, strict=True)], truth) < 1e-5
+    with torch.no_grad():
+        assert torch.equal(core.unroll(x, is_first, h), ours[0])
+
+
+@needs_compiler
+def test_gates_saturate_without_nan() -> None:
+    core = GRU(4, 16)
+    for scale in (1e3, 1e8, 1e30):
+        x = (torch.randn(6, 5, 4) * scale).requires_grad_()
+        out = core.unroll(x, None, torch.zeros(5, 16))
+        (grad,) = torch.autograd.grad(out.sum(), x)
+        plain = _reference(core, x.detach(), None, torch.zeros(5, 16))
+        assert torch.isfinite(grad).all()
+        torch.testing.assert_close(out, plain, rtol=1e-4, atol=1e-5)
+
+
+@needs_compiler
+def test_not_a_number_passes_through() -> None:
+    """The NaN guard of the learner needs to see it."""
+    core = GRU(4, 16)
+    x = torch.zeros(3, 2, 4)
+    x[1, 0, 0] = torch.nan
+    out = core.unroll(x, None, torch.zeros(2, 16))
+    assert out[1:, 0].isnan().any() and torch.isfinite(out[:, 1]).all()
+
+
+@needs_compiler
+def test_arrays_that_are_not_contiguous() -> None:
+    torch.manual_seed(0)
+    core = GRU(6, 32)
+    x = torch.randn(4, 11, 6).transpose(0, 1)
+    h = torch.randn(32, 4).t()
+    out = core.unroll(x, None, h)
+    torch.testing.assert_close(out, _reference(core, x, None, h), rtol=1e-5, atol=1e-6)
+    grads = [
+        torch.autograd.grad(v.sum(), list(core.parameters()))
+        for v in (out, _reference(core, x, None, h))
+    ]
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def _describe(**environment: str) -> str:
+    code = "from lwm import kernels; print(kernels.description())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_without_a_compiler_or_when_told_so_torch_does_it(tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert _describe(**cache, LWM_KERNELS="0") == "torch"
+    assert _describe(**cache, PATH=str(tmp_path), CXX="no-such-compiler") == "torch"
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    assert _describe(**cache, CXX=str(broken)) == "torch"
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a directory")
+    assert _describe(XDG_CACHE_HOME=str(file)) == "torch"
+
+
+@needs_compiler
+def test_compiled_once_and_found_again(tmp_path: Path) -> None:
+    first = _describe(XDG_CACHE_HOME=str(tmp_path))
+    assert first.startswith("compiled ")
+    (made,) = (tmp_path / "lwm").iterdir()
+    stamp = made.stat().st_mtime_ns
+    assert _describe(XDG_CACHE_HOME=str(tmp_path)) == first
+    assert made.stat().st_mtime_ns == stamp
+    shutil.rmtree(tmp_path / "lwm")
+    assert _describe(XDG_CACHE_HOME=str(tmp_path)) == first
