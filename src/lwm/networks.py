@@ -245,9 +245,9 @@ class DuelingHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> Q-values [..., num_actions]."""
-        y = F.relu(self.first(x))
-        a = self.advantage(y[..., : self.width])
-        v = self.value(y[..., self.width :])
+        # split, not two slices: its gradient is one concatenation, not two arrays of zeros.
+        a, v = F.relu(self.first(x)).split(self.width, -1)
+        a, v = self.advantage(a), self.value(v)
         return v + a - a.mean(-1, keepdim=True)
 
 
