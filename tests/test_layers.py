@@ -23,6 +23,7 @@ LAYERS = {
     "lwm.streams": 1,
     "lwm.envs": 2,
     "lwm.replay": 2,
+    "lwm.symmetry": 2,
     "lwm.networks": 2,
     "lwm.returns": 2,
     "lwm.world_model": 3,

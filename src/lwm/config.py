@@ -56,6 +56,29 @@ class EnvConfig:
 
 
 @dataclass(frozen=True)
+class AtariConfig:
+    """Atari games: the supplementary's pre-processing."""
+
+    game: str = setting("montezuma_revenge", "name as ale-py spells it")
+    time_limit: int = setting(
+        10_000, "agent steps of a whole game until truncation", 1, 10**7, "Atari pre-processing"
+    )
+    action_repeat: int = setting(4, "emulator frames per agent step", 1, 64, "Atari pre-processing")
+    noop_max: int = setting(
+        30, "1 to so many raw frames of no-op after a reset; 0: none", 0, 10**4, "Atari"
+    )
+    sticky: float = setting(
+        0.0, "probability that the emulator repeats the last action", 0, 1, "Atari pre-processing"
+    )
+    life_loss_ends: bool = setting(
+        True, "training episodes end when a life is lost; the game goes on", source="Atari"
+    )
+    fire_on_reset: bool = setting(False, "press FIRE after a reset and after every life; row 25")
+    full_actions: bool = setting(False, "all 18 actions instead of the game's minimal set")
+    workers: int = setting(0, "processes that step the games; 0: one per core", 0, 256)
+
+
+@dataclass(frozen=True)
 class LoopConfig:
     """Algorithm 1: how acting and learning interleave."""
 
@@ -99,6 +122,9 @@ class ReplayConfig:
     align_starts: float = setting(
         0.0, "share of windows whose trained rows begin on an episode's first row", 0, 1
     )
+    symmetry: bool = setting(
+        False, "labyrinth: windows that start without a past are mirrored and turned at random"
+    )
 
 
 @dataclass(frozen=True)
@@ -137,6 +163,26 @@ class DQNConfig:
         0,
         1,
     )
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Phi: the encoder of image observations, trained with W-MSE on temporal neighbours."""
+
+    embedding: int = setting(32, "output dimensions", 1, 10**4, "Phi training")
+    learning_rate: float = setting(5e-4, "Adam", 0, 1, "Phi training")
+    adam_epsilon: float = setting(1e-8, "Adam; row 31", 0, 1)
+    pretrain_iterations: int = setting(
+        10_000, "updates after the warm-up", 0, 10**7, "Phi training"
+    )
+    batch: int = setting(256, "pairs in a batch", 2, 10**6, "Phi training")
+    spatial_shift: int = setting(
+        4, "random shift in pixels, -s to s; row 13", 0, 42, "Phi training"
+    )
+    wrap_shift: bool = setting(
+        False, "shifted frames wrap around instead of repeating edges; row 13"
+    )
+    temporal_shift: int = setting(2, "largest k of pairs (t, t+k)", 1, 1000, "Phi training: L")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from lwm.intrinsic import WorldModelBonus
 from lwm.learner import LearnerState, learn, pretrain
 from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator, generator_state, restore_generator
-from lwm.types import Event, Step
+from lwm.symmetry import GROUP, turned
+from lwm.types import Event, Step, Unroll
 
 
 class Trainer:
@@ -141,9 +142,14 @@ class Trainer:
     def _update(self) -> None:
         c = self.config
         align = (c.replay.align_starts, c.replay.burn_in)
-        unroll = self.replay.sample(self.replay_rng, c.replay.batch, c.window, align)
+        unroll = self._turned(self.replay.sample(self.replay_rng, c.replay.batch, c.window, align))
         self.learner, _, metrics = learn(self.learner, unroll, self.progress)
         self._add(metrics)
+
+    def _turned(self, unroll: Unroll) -> Unroll:
+        if not self.config.replay.symmetry:
+            return unroll
+        return turned(unroll, self.replay_rng.integers(len(GROUP), size=len(unroll.h)))
 
     def _pretrain(self) -> Iterator[Event]:
         """Pretraining on warm-up windows (row 24)."""
@@ -151,7 +157,9 @@ class Trainer:
         if not isinstance(self.learner.bonus, WorldModelBonus) and not self.config.dqn.auxiliary:
             return
         while self.pretrained < c.pretrain_iterations:
-            unroll = self.replay.sample(self.replay_rng, c.pretrain_batch, c.pretrain_rows)
+            unroll = self._turned(
+                self.replay.sample(self.replay_rng, c.pretrain_batch, c.pretrain_rows)
+            )
             self.learner, metrics = pretrain(self.learner, unroll)
             self.pretrained += 1
             told = self.pretrained % 100 == 0 or self.pretrained == c.pretrain_iterations
