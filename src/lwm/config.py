@@ -217,6 +217,7 @@ class IntrinsicConfig:
         -1,
         1e6,
     )
+    fade_share: float = setting(1.0, "last share of the frames over which it is reached", 0, 1)
     start_belief: Literal["zero", "stored"] = setting(
         "zero", "belief before a window's first transition: 0, or as the actor had it; row 5"
     )
@@ -278,25 +279,25 @@ _BEST: dict[str, Any] = {
     # More episodes early on: nobody learns from the 900th step of a walk in circles.
     "env.early_steps_per_room": 4,
     "env.early_share": 0.3,
-    # The same number of updates per frame from four times as many actors.
-    "loop.actors": 32,
+    # Twice the paper's updates per frame, from twice as many actors.
+    "loop.actors": 16,
     "loop.cycles_per_update": 1,
-    # Windows begin with the actors' own states, half of them on an episode's first row.
-    "replay.burn_in": 8,
-    "replay.align_starts": 0.5,
+    # Windows that hold whole episodes, in eight orientations; the others begin with stored states.
+    "replay.burn_in": 0,
+    "replay.unroll": 64,
+    "replay.align_starts": 0.75,
+    "replay.symmetry": True,
     "intrinsic.start_belief": "stored",
-    # Bits are learned by cross-entropy, and the DQN's memory learns to predict them too.
+    # Bits are learned by cross-entropy, four times as fast.
     "world_model.loss": "bce",
-    "world_model.learning_rate": 1e-3,
+    "world_model.learning_rate": 2e-3,
+    "world_model.clip_norm": 1.0,
     "world_model.pretrain_iterations": 300,
     "world_model.pretrain_rows": 64,
-    "dqn.auxiliary": 1.0,
-    # Actors that try what the greedy policy never would.
-    "dqn.epsilon_base": 0.1,
-    "dqn.epsilon_low": 0.7,
-    "dqn.epsilon_high": 2.0,
-    # Settle: the bonus, then the rate, fade out; the averaged weights are scored.
+    "dqn.n_step": 3,
+    # Settle: in the second half bonus and rate fade out; the averaged weights are scored.
     "intrinsic.final_beta": 0.0,
+    "intrinsic.fade_share": 0.5,
     "dqn.final_learning_rate": 1e-5,
     "dqn.anneal_share": 0.5,
     "dqn.average": 0.998,

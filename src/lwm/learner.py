@@ -187,16 +187,21 @@ def _learning_rate(config: Config, progress: float) -> float:
     c = config.dqn
     if c.final_learning_rate == 0 or c.anneal_share == 0:
         return c.learning_rate
-    share = min(max((progress - (1 - c.anneal_share)) / c.anneal_share, 0.0), 1.0)
+    share = _share_of_the_end(progress, c.anneal_share)
     return c.learning_rate + share * (c.final_learning_rate - c.learning_rate)
 
 
 def _beta_share(config: Config, progress: float) -> float:
-    """Scale of the bonus in the target relative to beta: 1, or moving linearly over the run."""
+    """Scale of the bonus in the target relative to beta: 1, or moving linearly near the end."""
     c = config.intrinsic
-    if c.final_beta < 0 or c.beta == 0:
+    if c.final_beta < 0 or c.beta == 0 or c.fade_share == 0:
         return 1.0
-    return 1.0 + progress * (c.final_beta / c.beta - 1.0)
+    return 1.0 + _share_of_the_end(progress, c.fade_share) * (c.final_beta / c.beta - 1.0)
+
+
+def _share_of_the_end(progress: float, length: float) -> float:
+    """How much of the last ``length`` (> 0) of the run is over, in [0, 1]."""
+    return min(max((progress - (1 - length)) / length, 0.0), 1.0)
 
 
 @torch.no_grad()
