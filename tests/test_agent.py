@@ -291,6 +291,19 @@ def seen_by_td(monkeypatch: pytest.MonkeyPatch) -> list[TDInput]:
     return seen
 
 
+def errors_of_td(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The TD errors [U, B] that the learner trains on from now on."""
+    made: list[Tensor] = []
+
+    def spy(*args: Any) -> Any:
+        td = td_errors(*args)
+        made.append(td.delta.detach().clone())
+        return td
+
+    monkeypatch.setattr(learner_module, "td_errors", spy)
+    return made
+
+
 def applied_norm(state: LearnerState, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The norms of the gradients that the optimiser is given from now on."""
     norms: list[float] = []
@@ -323,12 +336,27 @@ def test_gradients_are_left_alone(clip: float, monkeypatch: pytest.MonkeyPatch) 
     assert norms[0] > 40
 
 
-def test_loss_is_the_sum_over_rows_and_the_mean_over_windows() -> None:
-    state = make_state()
-    _, delta, metrics = learn(state, make_unroll(state), 0.0)
+def test_loss_is_the_sum_over_rows_and_the_mean_over_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state, made = make_state(), errors_of_td(monkeypatch)
+    _, priority, metrics = learn(state, make_unroll(state), 0.0)
+    (delta,) = made
     assert delta.shape == (8, 4)  # debug: 4 burn in, 8 are trained, 4 windows
     assert (delta[2] == 0).all()  # row 6 of the window is last
     assert metrics["dqn/loss"] == pytest.approx(delta.square().sum().item() / 4, rel=1e-5)
+    # Row 20: nine parts the largest error, one part the mean of the seven that are trained.
+    size = delta.abs()
+    expected = 0.9 * size.max(0).values + 0.1 * size.sum(0) / 7
+    torch.testing.assert_close(torch.from_numpy(priority), expected)
+
+
+def test_importance_weights_scale_the_windows_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, made = make_state(), errors_of_td(monkeypatch)
+    weight = np.array([1.0, 0.5, 0.25, 0.0], np.float32)
+    _, _, metrics = learn(state, make_unroll(state), 0.0, weight)
+    per_window = made[0].square().sum(0).numpy()
+    assert metrics["dqn/loss"] == pytest.approx(float((per_window * weight).mean()), rel=1e-5)
 
 
 def test_updates_follow_the_optimiser_and_count() -> None:
@@ -442,8 +470,8 @@ def test_the_bonus_in_the_target_fades_and_in_the_input_stays(
     torch.testing.assert_close(seen[0].x[..., -1], (r_t + bonus) * kept)
 
 
-def test_auxiliary_prediction_by_hand() -> None:
-    state = make_state(dqn__auxiliary=0.5)
+def test_auxiliary_prediction_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, made = make_state(dqn__auxiliary=0.5), errors_of_td(monkeypatch)
     plain = make_state()
     assert plain.dqn.guess is None
     with torch.no_grad():
@@ -451,10 +479,10 @@ def test_auxiliary_prediction_by_hand() -> None:
             p.zero_()  # every bit is thought as likely as not: ln 2 a row
     unroll = make_unroll(state)
     before = weights(state.dqn.guess)
-    _, delta, metrics = learn(state, unroll, 0.0)
+    metrics = learn(state, unroll, 0.0)[2]
     # Eight rows are trained but one is last: what follows it is another episode's.
     assert metrics["dqn/auxiliary"] == pytest.approx(7 / 8 * math.log(2), rel=1e-5)
-    assert metrics["dqn/loss"] == pytest.approx(delta.square().sum().item() / 4, rel=1e-5)
+    assert metrics["dqn/loss"] == pytest.approx(made[0].square().sum().item() / 4, rel=1e-5)
     assert (weights(state.dqn.guess) != before).any()
     assert "dqn/auxiliary" not in learn(plain, make_unroll(plain), 0.0)[2]
 

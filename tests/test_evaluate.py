@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lwm import evaluate as evaluate_module
 from lwm import training
+from lwm.actor import embed_bits
 from lwm.config import Config, fields, load_preset
 from lwm.evaluate import Scores, evaluate
 from lwm.intrinsic import NoBonus
@@ -40,8 +41,11 @@ class Scripted:
 
     def __init__(self, seeds: NDArray[np.int64]) -> None:
         self.seeds = seeds
-        self.n = len(seeds)
+        self.n = self.num_envs = len(seeds)
         self.taken = 0
+
+    def close(self) -> None:
+        self.closed = True
 
     def reset(self) -> Step:
         return self.row(np.ones(self.n, np.bool_), np.zeros(self.n, np.bool_))
@@ -77,7 +81,8 @@ class Scripted:
 def test_first_episodes_only(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Scripted] = []
 
-    def scripted(_: Any, seeds: NDArray[np.int64]) -> Scripted:
+    def scripted(_: Any, seeds: NDArray[np.int64], coverage: bool) -> Scripted:
+        assert not coverage
         made.append(Scripted(seeds))
         return made[-1]
 
@@ -88,6 +93,7 @@ def test_first_episodes_only(agent: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert scores.lengths.tolist() == [i + 1 for i in range(9)]
     assert scores.solved.tolist() == [i % 2 == 0 for i in range(9)]
     (env,) = made
+    assert env.closed
     assert env.taken == 9  # not a step more than the longest first episode
     np.testing.assert_array_equal(env.seeds, environment_seeds("test", 9))
     evaluate(c, learner(c), 3, "validation")
@@ -190,6 +196,8 @@ class Remembering:
     """A policy whose state is a hash of all it has seen, and whose choice depends on nothing else:
     with the state of another episode it goes another way."""
 
+    sees_images = False
+
     def __init__(self) -> None:
         self.table = torch.randn(1009, 4, generator=torch.Generator().manual_seed(0))
 
@@ -207,7 +215,9 @@ class Remembering:
 
 def test_episodes_do_not_depend_on_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     c = config(evaluation__epsilon=0.0, env__time_limit=60)
-    learner: Any = SimpleNamespace(policy=Remembering(), bonus=NoBonus())
+    learner: Any = SimpleNamespace(
+        policy=Remembering(), bonus=NoBonus(), embedding=4, embed=embed_bits
+    )
     together = evaluate(c, learner, 30)
     assert len(set(together.lengths.tolist())) > 5 and together.solved.mean() > 0.5
     for i in range(30):
@@ -238,6 +248,7 @@ def test_summary_by_hand() -> None:
     assert scores([-2.0, -4.0], [True, False]).summary() == {
         "episodes": 2,
         "score": -3.0,
+        "median": -3.0,
         "low": pytest.approx(-4.96),
         "high": pytest.approx(-1.04),
         "score128": -3.0,

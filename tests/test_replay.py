@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lwm import checkpoint
 from lwm.replay import Replay
 from lwm.types import Step, Unroll
 
@@ -235,3 +238,225 @@ def test_state_of_another_shape_is_refused() -> None:
     saved = filled(20).get_state()
     with pytest.raises(ValueError):
         Replay(21, ENVS, (2,), np.int64, HIDDEN + 1, HIDDEN).set_state(saved)
+
+
+# Drawn by the code before replay knew compression and priorities: the labyrinth's results hang on
+# these draws.  Windows of 5 rows; then windows of 6, half of them aligned at row 3.
+DRAWN = [
+    [28, 0], [23, 0], [23, 2], [27, 1], [22, 0], [25, 1],
+    [26, 1], [16, 1], [13, 2], [17, 2], [17, 1], [26, 2],
+]  # fmt: skip
+DRAWN_ALIGNED = [
+    [27, 0], [22, 1], [23, 0], [26, 1], [20, 2], [21, 1],
+    [21, 1], [16, 1], [13, 2], [17, 1], [17, 0], [26, 0],
+]  # fmt: skip
+DRAWN_SHA256 = "28d82cb4533ad1965bfa4264babdbc1a8d36d338fe086566f7375282c38f26a8"
+
+
+def test_uniform_draws_are_what_they_always_were() -> None:
+    replay = filled(33)
+    assert replay.sample(generator(7), 12, 5).origin.tolist() == DRAWN
+    assert replay.sample(generator(7), 12, 6, align=(0.5, 3)).origin.tolist() == DRAWN_ALIGNED
+    digest, rng = hashlib.sha256(), generator(11)
+    for count in (7, 20, 33, 53):
+        for align in ((0.0, 0), (0.5, 2)):
+            for x in filled(count).sample(rng, 40, 5, align):
+                digest.update(f"{x.dtype}{x.shape}".encode() + np.ascontiguousarray(x).tobytes())
+    assert digest.hexdigest() == DRAWN_SHA256
+    assert rng.integers(1 << 30) == 195636744
+
+
+# From here on: windows of 13 rows that begin at every 8th row, in a ring of 37 rows, which is a
+# multiple of neither.
+EVERY, WINDOW, ROWS = 8, 13, 37
+
+
+def windowed(count: int, compress: bool = True) -> Replay:
+    replay = Replay(
+        ROWS, ENVS, (2,), np.int64, HIDDEN, HIDDEN,
+        compress=compress, state_every=EVERY, window=WINDOW,
+    )  # fmt: skip
+    grow(replay, count)
+    return replay
+
+
+def grow(replay: Replay, count: int) -> None:
+    """Append up to ``count`` rows; a new window gets the priority 1 + its first row + env / 8."""
+    while replay.count < count:
+        append(replay, replay.count)
+        new = replay.new_windows()
+        replay.set_priorities(new, 1 + new[:, 0] + new[:, 1] / 8)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("count", [13, 20, 37, 38, 45, 46, 120])
+def test_prioritised_windows_and_their_states(count: int, compress: bool) -> None:
+    replay = windowed(count, compress)
+    replay.check_valid()
+    u, weight = replay.sample_prioritised(generator(), 300)
+    first, env = u.origin.T
+    begin = max(0, count - ROWS)
+    assert set(first) == {k for k in range(0, count, EVERY) if begin <= k <= count - WINDOW}
+    expected = first + np.arange(WINDOW)[:, None]
+    np.testing.assert_array_equal(u.obs[..., 0], expected)
+    np.testing.assert_array_equal(u.obs[..., 1], np.broadcast_to(env, (WINDOW, 300)))
+    np.testing.assert_array_equal(u.a_tm1, expected % 4)
+    np.testing.assert_array_equal(u.r_in, (expected / 8).astype(np.float32))
+    np.testing.assert_array_equal(u.h, np.stack([first, env], 1))
+    np.testing.assert_array_equal(u.belief, -np.stack([first, env], 1))
+    by_hand = (1 + first + env / 8) ** -0.54
+    np.testing.assert_allclose(weight, by_hand / by_hand.max(), rtol=1e-5)
+    assert weight.shape == (300,) and weight.dtype == np.float32
+
+
+def test_warm_up_windows_get_their_priorities_later() -> None:
+    replay = Replay(ROWS, ENVS, (2,), np.int64, HIDDEN, state_every=EVERY, window=WINDOW)
+    for k in range(50):
+        replay.append(row(k), state(k), np.zeros(ENVS, np.float32))
+    with pytest.raises(ValueError, match="no window has a priority yet"):
+        replay.sample_prioritised(generator(), 4)
+    new = replay.new_windows()  # rows 13 ... 49 are there
+    assert new.tolist() == [[first, env] for first in (16, 24, 32) for env in range(ENVS)]
+    replay.set_priorities(new[:4], np.ones(4))
+    assert replay.new_windows().tolist() == new[4:].tolist()
+    replay.set_priorities(new[4:], np.ones(5))
+    assert replay.new_windows().shape == (0, 2)
+    for k in range(50, 54):
+        replay.append(row(k), state(k), np.zeros(ENVS, np.float32))
+    assert replay.new_windows().tolist() == [[40, env] for env in range(ENVS)]
+
+
+def test_a_window_overwritten_since_it_was_drawn_keeps_nothing() -> None:
+    replay = windowed(53)  # rows 16 ... 52
+    u, _ = replay.sample_prioritised(generator(), 50)
+    assert 16 in u.origin[:, 0]
+    grow(replay, 54)
+    before = replay.get_index()["priorities"].copy()
+    gone = u.origin[u.origin[:, 0] == 16]
+    replay.set_priorities(gone, np.full(len(gone), 1e9))
+    np.testing.assert_array_equal(replay.get_index()["priorities"], before)
+    replay.check_valid()
+    assert replay.sample_prioritised(generator(), 500)[0].origin[:, 0].min() == 24
+
+
+def test_states_are_kept_only_where_windows_begin() -> None:
+    replay = windowed(50)
+    u = replay.sample(generator(), 40, 5)  # uniform windows begin anywhere, hence without states
+    np.testing.assert_array_equal(u.obs[..., 0], u.origin[:, 0] + np.arange(5)[:, None])
+    assert u.h.shape == u.belief.shape == (40, 0)
+    with pytest.raises(ValueError, match="begins at a multiple of 8"):
+        replay.windows(np.array([24, 25]), np.array([0, 1]), 5)
+    # 10^6 rows of 512 numbers would be 2 GB; one state per 80 rows is 26 MB.
+    assert Replay(800, 1, (1,), np.uint8, 512, state_every=80).nbytes < 60_000
+    assert Replay(800, 1, (1,), np.uint8, 512).nbytes > 1_600_000
+
+
+def test_a_replay_without_windows_has_no_priorities() -> None:
+    with pytest.raises(ValueError, match="without prioritised windows"):
+        filled(33).sample_prioritised(generator(), 4)
+
+
+@pytest.mark.parametrize("count", [5, 20, 37, 38, 120])
+def test_pairs_stay_in_their_episode(count: int) -> None:
+    raw, compressed = windowed(count, False), windowed(count, True)
+    x, y = raw.sample_pairs(generator(), 2000, 3)
+    assert x.shape == y.shape == (2000, 2)
+    assert x[:, 0].min() == max(0, count - ROWS) and y[:, 0].max() == count - 1
+    np.testing.assert_array_equal(x[:, 1], y[:, 1])
+    assert set(y[:, 0] - x[:, 0]) == {1, 2, 3}
+    # Environment e's episodes begin where row + e is a multiple of 5 (and at row 0).
+    np.testing.assert_array_equal((x[:, 0] + x[:, 1]) // 5, (y[:, 0] + y[:, 1]) // 5)
+    for a, b in zip((x, y), compressed.sample_pairs(generator(), 2000, 3), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_pairs_of_a_replay_that_is_too_short() -> None:
+    with pytest.raises(ValueError, match="replay has 3 rows, pairs need 4"):
+        filled(3).sample_pairs(generator(), 5, 3)
+
+
+def test_compressed_windows_equal_raw_ones() -> None:
+    for count in (13, 50, 120):
+        raw, compressed = windowed(count, False), windowed(count, True)
+        a, b = (r.sample_prioritised(generator(), 50) for r in (raw, compressed))
+        assert same(a[0], b[0]) and np.array_equal(a[1], b[1])
+        assert same(raw.sample(generator(), 50, 5), compressed.sample(generator(), 50, 5))
+
+
+def go_on(replay: Replay, count: int) -> list[bytes]:
+    """Append rows up to ``count`` with updates between them; what was drawn on the way."""
+    rng, told = generator(1), []
+    while replay.count < count:
+        grow(replay, replay.count + 1)
+        if replay.count >= WINDOW:
+            u, weight = replay.sample_prioritised(rng, 5)
+            replay.set_priorities(u.origin, rng.random(5))
+            told += [x.tobytes() for x in (*u, weight, *replay.sample_pairs(rng, 5, 2))]
+    replay.check_valid()
+    return told
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("count", [3, 20, 37, 61])
+def test_a_restored_replay_goes_on_alike(count: int, compress: bool, tmp_path: Path) -> None:
+    old, new = windowed(0, compress), windowed(0, compress)
+    go_on(old, count)
+    saved = checkpoint.load(checkpoint.save(tmp_path, "step-1", {"replay": old.get_state()}))
+    new.set_state(saved["replay"])
+    assert go_on(old, 160) == go_on(new, 160)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("count", [3, 20, 37, 61])
+def test_blocks_of_rows_make_a_whole_replay(count: int, compress: bool) -> None:
+    # Blocks of 16 rows, each saved once when it is complete; the last one as far as it goes.
+    old, new, blocks = windowed(0, compress), windowed(0, compress), {}
+    for k in range(1, count + 1):
+        go_on(old, k)
+        if k % 16 == 0 or k == count:
+            first = (k - 1) // 16 * 16
+            blocks[first] = copy.deepcopy(old.get_rows(first, k))
+    new.set_index(copy.deepcopy(old.get_index()))
+    for first in blocks:
+        if first + 16 > old.oldest:
+            new.set_rows(first, blocks[first])
+    assert go_on(old, 160) == go_on(new, 160)
+
+
+def test_rows_that_are_not_there() -> None:
+    replay = windowed(50)
+    for first, stop in ((12, 20), (40, 51), (30, 20)):
+        with pytest.raises(ValueError, match="are not all there"):
+            replay.get_rows(first, stop)
+    block = replay.get_rows(20, 30)
+    assert block["obs"].shape == (10, ENVS, 2) and block["h"].shape == (1, ENVS, HIDDEN)
+    with pytest.raises(ValueError, match=r"replay r_t of shape \(9, 3\), expected \(10, 3\)"):
+        replay.set_rows(20, block | {"r_t": block["r_t"][:9]})
+
+
+def test_states_that_do_not_fit_are_refused() -> None:
+    good = windowed(50).get_state()
+    for change, message in [
+        ({"h": good["h"][:1]}, "replay h of shape"),
+        ({"priorities": good["priorities"][:1]}, "priorities"),
+        ({"obs": np.zeros((37, 3, 2))}, "not compressed"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            windowed(0).set_state(good | change)
+    with pytest.raises(ValueError, match="priorities on one side only"):
+        windowed(0).set_state({k: v for k, v in good.items() if k != "priorities"})
+
+
+def test_faults_of_the_parts_are_found() -> None:
+    replay = windowed(50)
+    replay._priorities.get_state()[0, 0] += 1
+    with pytest.raises(ValueError, match="a sum of priorities is wrong"):
+        replay.check_valid()
+    replay = windowed(50)
+    replay._h[-1] = np.nan
+    with pytest.raises(ValueError, match="a recurrent state is not finite"):
+        replay.check_valid()
+    replay = windowed(50)
+    replay._obs._blobs[0] = b""
+    with pytest.raises(ValueError, match="slot 0 do not fill their row"):
+        replay.check_valid()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ def initial_state(dqn: RecurrentDQN, bonus: Bonus, batch: int, embedding: int) -
     return ActorState(dqn.initial(batch), bonus.initial(batch), torch.zeros(batch, embedding))
 
 
-def embed(obs: NDArray[np.generic]) -> Tensor:
+def embed_bits(obs: NDArray[Any]) -> Tensor:
     """Phi of the labyrinth is the identity: [..., 4] bits -> float32."""
     return torch.from_numpy(obs.astype(np.float32))
 
@@ -61,6 +62,7 @@ def act(
     explore: NDArray[np.bool_],
     random_action: NDArray[np.int64],
     reset_state: bool = True,
+    embed: Callable[[NDArray[Any]], Tensor] = embed_bits,
 ) -> tuple[Acted, ActorState]:
     """Bonus of the row just received, Q-values, epsilon-greedy action, next state."""
     z = embed(step.obs)
@@ -73,7 +75,8 @@ def act(
     h = state.h
     if reset_state and is_first is not None:
         h = h * ~is_first[:, None]
-    x = dqn.inputs(z, a_tm1, torch.from_numpy(step.r_t) + r_in, is_first)
+    seen = torch.from_numpy(step.obs) if dqn.sees_images else z
+    x = dqn.inputs(seen, a_tm1, torch.from_numpy(step.r_t) + r_in, is_first)
     q, h_next = dqn.step(x, h)
     action = choose(q, torch.from_numpy(explore), torch.from_numpy(random_action))
     acted = Acted(action.numpy(), h.numpy(), belief.numpy(), r_in.numpy(), q, prediction)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,16 +12,62 @@ from torch.nn import functional as F
 from lwm.config import DQNConfig
 from lwm.networks import GRU, DuelingHead, one_hot
 from lwm.returns import lambda_targets, n_step_targets, rescale, unrescale
+from lwm.vision import FEATURES, SIDE, ConvTrunk
+
+
+@dataclass(frozen=True)
+class ImageInputs:
+    """What the network sees where observations are images; sliced in time like a tensor."""
+
+    frames: Tensor
+    """[..., 84, 84] uint8."""
+    rest: Tensor
+    """[..., A + 1] previous action one-hot, previous reward + bonus."""
+
+    def __getitem__(self, rows: slice) -> ImageInputs:
+        return ImageInputs(self.frames[rows], self.rest[rows])
+
+
+Inputs = Tensor | ImageInputs
+
+
+class ImageFeatures(nn.Module):
+    """CNN, FC, ReLU; the action and the reward join behind it (Tab. "Atari DQN")."""
+
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.trunk = ConvTrunk(dtype)
+        self.projection = nn.Linear(FEATURES, width)
+
+    def forward(self, x: ImageInputs) -> Tensor:
+        """[..., 84, 84] and [..., A + 1] -> the RNN's input [..., width + A + 1]."""
+        flat = self.trunk(x.frames.reshape(-1, SIDE, SIDE))
+        weight, bias = (v.to(flat.dtype) for v in (self.projection.weight, self.projection.bias))
+        y = F.relu(F.linear(flat, weight, bias)).float()
+        return torch.cat([y.view(*x.frames.shape[:-2], -1), x.rest], -1)
 
 
 class RecurrentDQN(nn.Module):
     """(observation, previous action, previous reward + bonus) -> Q-values, through a GRU."""
 
-    def __init__(self, embedding: int, num_actions: int, config: DQNConfig) -> None:
+    def __init__(
+        self,
+        embedding: int,
+        num_actions: int,
+        config: DQNConfig,
+        images: torch.dtype | None = None,
+    ) -> None:
+        """``images``: observations are frames, and the CNN computes in this dtype."""
         super().__init__()
         self.num_actions = num_actions
-        self.features = nn.Linear(embedding + num_actions + 1, config.features)
-        self.core = GRU(config.features, config.hidden)
+        self.sees_images = images is not None
+        width = config.features
+        if images is None:
+            self.features: nn.Module = nn.Linear(embedding + num_actions + 1, width)
+        else:
+            self.features = ImageFeatures(width, images)
+            width += num_actions + 1
+        self.core = GRU(width, config.hidden)
         self.head = DuelingHead(config.hidden, config.head, num_actions)
         self.guess = (
             nn.Sequential(
@@ -36,25 +83,29 @@ class RecurrentDQN(nn.Module):
         """[batch, hidden] state at an episode's start."""
         return self.core.initial(batch)
 
-    def inputs(self, obs: Tensor, a_tm1: Tensor, reward: Tensor, is_first: Tensor | None) -> Tensor:
-        """What the network sees in each row: [..., D], [...], [...], [...] -> [..., D + A + 1].
+    def inputs(self, obs: Tensor, a_tm1: Tensor, reward: Tensor, is_first: Tensor | None) -> Inputs:
+        """What the network sees in each row: obs [..., D] bits or [..., 84, 84] frames, [...],
+        [...], [...] -> [..., D + A + 1], or the frames beside [..., A + 1].
 
         ``reward`` is r_t + r_in_t.  The action and the reward of a first row are zero (row 28);
         ``is_first`` None: no row is a first one.
         """
-        x = torch.cat([obs, one_hot(a_tm1, self.num_actions), reward[..., None]], -1)
+        rest = torch.cat([one_hot(a_tm1, self.num_actions), reward[..., None]], -1)
         if is_first is not None:
-            x[..., obs.shape[-1] :].masked_fill_(is_first[..., None], 0)
-        return x
+            rest.masked_fill_(is_first[..., None], 0)
+        return ImageInputs(obs, rest) if self.sees_images else torch.cat([obs, rest], -1)
 
-    def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, x: Inputs, h: Tensor) -> tuple[Tensor, Tensor]:
         """One row: inputs [B, ...], h [B, H] -> Q-values [B, A], next h."""
-        h = self.core.step(F.relu(self.features(x), inplace=True), h)
+        h = self.core.step(self._features(x), h)
         return self.head(h), h
 
-    def states(self, x: Tensor, is_first: Tensor | None, h: Tensor) -> Tensor:
+    def states(self, x: Inputs, is_first: Tensor | None, h: Tensor) -> Tensor:
         """Inputs [T, B, ...], h [B, H] -> the state after each row [T, B, H]."""
-        return self.core.unroll(F.relu(self.features(x)), is_first, h)
+        return self.core.unroll(self._features(x), is_first, h)
+
+    def _features(self, x: Inputs) -> Tensor:
+        return self.features(x) if self.sees_images else F.relu(self.features(x))
 
     def next_bits(self, h: Tensor, action: Tensor) -> Tensor:
         """Auxiliary head: states [..., H], actions [...] -> logits of the next observation."""
@@ -65,7 +116,7 @@ class RecurrentDQN(nn.Module):
 class TDInput(NamedTuple):
     """A window as the TD loss sees it; rows before ``burn_in`` only warm the state up."""
 
-    x: Tensor
+    x: Inputs
     """[T, B, ...] network inputs."""
     a_tm1: Tensor
     """[T, B]."""

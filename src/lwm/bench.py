@@ -35,7 +35,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from lwm.actor import act, embed
+from lwm.actor import act, embed_bits
 from lwm.agent import TDInput, td_errors
 from lwm.config import Config, load_preset, replace
 from lwm.envs.labyrinth import LabyrinthVectorEnv
@@ -145,7 +145,7 @@ def _stages(trainer: Trainer) -> Work:
     """
     c, state, burn_in = trainer.config, trainer.learner, trainer.config.replay.burn_in
     rng = np.random.default_rng(0)
-    env = make_env(c.env, environment_seeds("validation", c.loop.actors))
+    env = make_env(c, environment_seeds("validation", c.loop.actors))
     env.reset()
     moves = cycle(rng.integers(trainer.env.num_actions, size=(256, c.loop.actors)))
     never = np.zeros(c.loop.actors, np.bool_)
@@ -214,7 +214,7 @@ def _window(unroll: Unroll) -> Window:
     a_tm1, is_first, is_last = map(
         torch.from_numpy, (unroll.a_tm1, unroll.is_first, unroll.is_last)
     )
-    return Window(embed(unroll.obs), a_tm1, is_first, is_last)
+    return Window(embed_bits(unroll.obs), a_tm1, is_first, is_last)
 
 
 def _td_input(trainer: Trainer, unroll: Unroll) -> TDInput:

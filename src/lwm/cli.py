@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lwm import __version__
-from lwm.config import AGENTS, PRESETS, Config, difference, fields, get, load_preset
+from lwm.config import AGENTS, PRESETS, WORKLOADS, Config, difference, fields, get, load_preset
 from lwm.errors import BadInput, LwmError, reason
 
 
@@ -66,9 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
 
     p = commands.add_parser("train", help="train an agent into a run directory, or resume one")
-    p.add_argument("workload", nargs="?", metavar="labyrinth", help="what to train on")
-    p.add_argument("--size", help="rooms per side (env.size)")
-    p.add_argument("--frames", help="environment frames (loop.total_frames)")
+    p.add_argument("workload", nargs="?", help="what to train on: " + " or ".join(WORKLOADS))
+    p.add_argument("--size", help="labyrinth: rooms per side (env.size)")
+    p.add_argument("--game", help="atari: name as ale-py spells it (atari.game)")
+    p.add_argument("--frames", help="agent steps (loop.total_frames)")
     p.add_argument("--out", type=Path, help="run directory (default: runs/<name of the run>)")
     p.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
     p.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -99,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     p.set_defaults(call=_quickstart)
 
     p = commands.add_parser("config", help="every setting of a preset: value, meaning, source")
+    p.add_argument("--workload", default=WORKLOADS[0], help=" or ".join(WORKLOADS))
     _add_config_flags(p)
     p.set_defaults(call=_config)
     return parser
@@ -106,7 +108,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_config_flags(p: argparse.ArgumentParser) -> None:
     p.add_argument("--agent", help=", ".join(AGENTS))
-    p.add_argument("--preset", help=", ".join(PRESETS) + " (default: paper)")
+    names = dict.fromkeys(name for presets in PRESETS.values() for name in presets)
+    p.add_argument("--preset", help=", ".join(names) + " (default: paper)")
     p.add_argument("--seed", help="drives every random stream (default: 0)")
     p.add_argument("settings", nargs="*", metavar="key=value", help="any setting; see `lwm config`")
 
@@ -125,6 +128,7 @@ def _load_config(args: argparse.Namespace) -> Config:
     overrides: dict[str, Any] = {}
     for flag, key in {
         "size": "env.size",
+        "game": "atari.game",
         "frames": "loop.total_frames",
         "agent": "agent",
         "seed": "seed",
@@ -139,37 +143,46 @@ def _load_config(args: argparse.Namespace) -> Config:
         if key == "preset":
             raise BadInput(f"choose a preset with --preset {value}: it sets other values too")
         overrides[key] = value
-    return load_preset(args.preset or "paper", overrides)
+    foreign = [k for k in overrides if k.partition(".")[0] in _OTHERS[args.workload]]
+    if foreign:
+        raise BadInput(f"{foreign[0]} means nothing for {args.workload}")
+    return load_preset(args.preset or "paper", overrides, args.workload)
+
+
+_OTHERS = {"labyrinth": ("atari", "encoder"), "atari": ("env",)}
+"""Sections of the config that a workload does not read."""
 
 
 def run_name(config: Config) -> str:
     """``labyrinth-4x4-lwm-paper-seed0``, with what else differs from the preset behind it."""
-    base = load_preset(config.preset)
+    game = {"atari.game": config.atari.game} if config.workload == "atari" else {}
+    base = load_preset(config.preset, game, config.workload)
     shown = {"env.size", "agent", "seed", "preset"}
     changed = [
         f"{key}={new}" for key, (_, new) in difference(config, base).items() if key not in shown
     ]
     size = config.env.size
-    name = f"{config.workload}-{size}x{size}-{config.agent}-{config.preset}-seed{config.seed}"
+    world = config.atari.game if config.workload == "atari" else f"{size}x{size}"
+    name = f"{config.workload}-{world}-{config.agent}-{config.preset}-seed{config.seed}"
     return "-".join([name, *changed])
 
 
 def _train(args: argparse.Namespace) -> int:
     if args.resume is not None:
-        flags = (args.size, args.frames, args.out, args.agent, args.preset, args.seed)
+        flags = (args.size, args.game, args.frames, args.out, args.agent, args.preset, args.seed)
         if args.workload or args.settings or any(flag is not None for flag in flags):
             raise BadInput("--resume takes the config of the run; give no other settings")
         from lwm import session
 
         writer, trainer = session.reopen(args.resume)
     else:
-        if args.workload != "labyrinth":
+        if args.workload not in WORKLOADS:
             if args.workload and "=" in args.workload:
                 raise BadInput(
                     f"name the workload before settings: lwm train labyrinth {args.workload}"
                 )
             got = f"unknown workload {args.workload!r}" if args.workload else "no workload"
-            raise BadInput(f"{got}; choose from labyrinth")
+            raise BadInput(f"{got}; choose from {' and '.join(WORKLOADS)}")
         config = _load_config(args)
         from lwm import session
 
@@ -197,6 +210,13 @@ def _drive(writer: Any, trainer: Any, quiet: bool) -> dict[str, Any]:
 
 def describe(result: dict[str, Any]) -> str:
     """A result in one line."""
+    if "solved" not in result:
+        found = f"; {result['positions']:,} positions" if "positions" in result else ""
+        return (
+            f"score {result['score']:.1f} [{result['low']:.1f}, {result['high']:.1f}], median "
+            f"{result['median']:.1f} over {result['episodes']:,} games at {result['frames']:,} "
+            f"agent steps{found}"
+        )
     median, first = result["median_solved"], min(128, result["episodes"])
     tail = "" if median is None else f", median of solved {median:.0f}"
     return (
@@ -248,9 +268,13 @@ def _quickstart(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> int:
+    if args.workload not in WORKLOADS:
+        raise BadInput(f"unknown workload {args.workload!r}; choose from {' and '.join(WORKLOADS)}")
     config = _load_config(args)
-    base = load_preset("paper")
+    base = load_preset("paper", workload=args.workload)
     for key, f in fields(config):
+        if key.partition(".")[0] in _OTHERS[args.workload]:
+            continue
         value, usual = get(config, key), get(base, key)
         mark = "*" if value != usual else " "
         source = f"  [{f.metadata['source']}]" if f.metadata.get("source") else ""

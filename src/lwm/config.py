@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lwm.errors import BadInput
+from lwm.presets import GAME_BETA, PRESETS, best_unroll
 from lwm.settings import (
     check_ranges,
     difference,
@@ -26,6 +27,7 @@ from lwm.settings import (
 __all__ = [
     "AGENTS",
     "PRESETS",
+    "WORKLOADS",
     "Config",
     "difference",
     "fields",
@@ -37,7 +39,7 @@ __all__ = [
 ]
 
 AGENTS = ("random", "dqn", "lwm", "lwm-ff", "mbie-eb")
-PRESETS = ("paper", "official", "best", "debug")
+WORKLOADS = tuple(PRESETS)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,9 @@ class AtariConfig:
     )
     fire_on_reset: bool = setting(False, "press FIRE after a reset and after every life; row 25")
     full_actions: bool = setting(False, "all 18 actions instead of the game's minimal set")
+    coverage: Literal["auto", "on", "off"] = setting(
+        "auto", "count positions visited; auto: where the game's RAM tells them"
+    )
     workers: int = setting(0, "processes that step the games; 0: one per core", 0, 256)
 
 
@@ -122,6 +127,15 @@ class ReplayConfig:
     align_starts: float = setting(
         0.0, "share of windows whose trained rows begin on an episode's first row", 0, 1
     )
+    prioritised: bool = setting(
+        False, "windows on a grid of `unroll` rows, drawn by priority; False: any row, uniformly"
+    )
+    priority_exponent: float = setting(0.9, "of a window's priority", 0, 10, "Atari DQN")
+    importance_exponent: float = setting(0.6, "of the weights that undo it", 0, 10, "Atari DQN")
+    priority_eta: float = setting(
+        0.9, "share of the largest TD error in a priority; the mean has the rest; row 20", 0, 1
+    )
+    compress: bool = setting(False, "keep observations compressed, without loss")
     symmetry: bool = setting(
         False, "labyrinth: windows that start without a past are mirrored and turned at random"
     )
@@ -246,15 +260,20 @@ class EvaluationConfig:
 class Config:
     """A whole run."""
 
-    workload: Literal["labyrinth"] = setting("labyrinth", "kind of environment")
+    workload: Literal["labyrinth", "atari"] = setting("labyrinth", "kind of environment")
     preset: str = setting("paper", "the preset that the other values started from")
     agent: str = setting("lwm", "one of " + ", ".join(AGENTS))
     seed: int = setting(0, "drives every random stream of the run", 0, 2**28 - 1)
     threads: int = setting(1, "BLAS threads of the process", 1, 256)
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "arithmetic of the convolutions; auto: bfloat16 where the processor has it; row 17"
+    )
     env: EnvConfig = field(default_factory=EnvConfig)
+    atari: AtariConfig = field(default_factory=AtariConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     dqn: DQNConfig = field(default_factory=DQNConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
     world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
     intrinsic: IntrinsicConfig = field(default_factory=IntrinsicConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -268,6 +287,11 @@ class Config:
         return self.replay.burn_in + self.replay.unroll + self.dqn.n_step
 
     @property
+    def sees_images(self) -> bool:
+        """Observations are frames, not bits."""
+        return self.workload == "atari"
+
+    @property
     def bonus(self) -> str:
         """Which bonus model runs: ``none``, ``lwm``, ``lwm-ff`` or ``mbie-eb``."""
         if self.agent == "dqn" and self.intrinsic.leak_to_baseline:
@@ -275,81 +299,27 @@ class Config:
         return "none" if self.agent in ("random", "dqn") else self.agent
 
 
-_BEST: dict[str, Any] = {
-    # More episodes early on: nobody learns from the 900th step of a walk in circles.
-    "env.early_steps_per_room": 4,
-    "env.early_share": 0.3,
-    # Twice the paper's updates per frame, from twice as many actors.
-    "loop.actors": 16,
-    "loop.cycles_per_update": 1,
-    # Windows that hold whole episodes, in eight orientations; the others begin with stored states.
-    "replay.burn_in": 0,
-    "replay.unroll": 64,
-    "replay.align_starts": 0.75,
-    "replay.symmetry": True,
-    "intrinsic.start_belief": "stored",
-    # Bits are learned by cross-entropy, four times as fast.
-    "world_model.loss": "bce",
-    "world_model.learning_rate": 2e-3,
-    "world_model.clip_norm": 1.0,
-    "world_model.pretrain_iterations": 300,
-    "world_model.pretrain_rows": 64,
-    "dqn.n_step": 3,
-    # Settle: in the second half bonus and rate fade out; the averaged weights are scored.
-    "intrinsic.final_beta": 0.0,
-    "intrinsic.fade_share": 0.5,
-    "dqn.final_learning_rate": 1e-5,
-    "dqn.anneal_share": 0.5,
-    "dqn.average": 0.998,
-}
-
-_OFFICIAL: dict[str, Any] = {
-    "dqn.clip_norm": 0.0,
-    "dqn.reset_state": False,
-    "dqn.truncation_bootstraps": False,
-    "replay.start_state": "zero",
-    "intrinsic.boundary": "reset",
-    "intrinsic.moments_include_burn_in": True,
-    "intrinsic.clip": 0.0,
-    "intrinsic.leak_to_baseline": True,
-}
-
-_DEBUG: dict[str, Any] = {
-    "env.size": 2,
-    "env.time_limit": 50,
-    "loop.total_frames": 2_000,
-    "loop.warmup_frames": 400,
-    "loop.log_every_frames": 200,
-    "loop.checkpoint_every_frames": 500,
-    "replay.capacity_steps": 1_000,
-    "replay.batch": 4,
-    "replay.burn_in": 4,
-    "replay.unroll": 8,
-    "dqn.hidden": 16,
-    "dqn.head": 16,
-    "dqn.features": 8,
-    "world_model.hidden": 16,
-    "world_model.head": 16,
-    "world_model.features": 8,
-    "world_model.pretrain_iterations": 5,
-    "world_model.pretrain_batch": 4,
-    "world_model.pretrain_rows": 20,
-    "evaluation.episodes": 32,
-}
-
-_OVERRIDES: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "official": _OFFICIAL,
-    "best": _BEST,
-    "debug": _DEBUG,
-}
-
-
-def load_preset(name: str = "paper", overrides: Mapping[str, Any] | None = None) -> Config:
+def load_preset(
+    name: str = "paper",
+    overrides: Mapping[str, Any] | None = None,
+    workload: str = "labyrinth",
+) -> Config:
     """The config of preset ``name`` with dotted overrides, e.g. ``{"env.size": 4}``."""
-    if name not in _OVERRIDES:
-        raise BadInput(f"unknown preset {name!r}{hint(name, _OVERRIDES)}")
-    return replace(Config(), {"preset": name, **_OVERRIDES[name], **dict(overrides or {})})
+    if workload not in PRESETS:
+        raise BadInput(f"unknown workload {workload!r}{hint(workload, PRESETS)}")
+    known = PRESETS[workload]
+    if name not in known:
+        raise BadInput(f"unknown preset {name!r} of {workload}{hint(name, known)}")
+    changes = dict(overrides or {})
+    start = {"workload": workload, "preset": name, **known[name]}
+    plain = replace(Config(), {**start, **changes})
+    # Two values of a preset depend on others that the user may choose.
+    follow: dict[str, Any] = {}
+    if workload == "atari" and plain.atari.game in GAME_BETA:
+        follow["intrinsic.beta"] = GAME_BETA[plain.atari.game]
+    if workload == "labyrinth" and name == "best":
+        follow["replay.unroll"] = best_unroll(plain.env.size)
+    return replace(Config(), {**start, **follow, **changes})
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
@@ -362,8 +332,9 @@ def check(config: Config) -> None:
     check_ranges(config)
     if config.agent not in AGENTS:
         raise BadInput(f"unknown agent {config.agent!r}{hint(config.agent, AGENTS)}")
-    if config.preset not in _OVERRIDES:
-        raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, _OVERRIDES)}")
+    known = PRESETS[config.workload]
+    if config.preset not in known:
+        raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, known)}")
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:

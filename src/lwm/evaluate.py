@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from lwm.actor import act, initial_state
 from lwm.config import Config
-from lwm.envs.vector import make_env
+from lwm.coverage import Coverage
+from lwm.envs.vector import Env, make_env
 from lwm.learner import LearnerState
 from lwm.streams import environment_seeds, generator
 from lwm.types import Step
@@ -34,6 +35,7 @@ class Scores(NamedTuple):
         return {
             "episodes": n,
             "score": mean,
+            "median": float(np.median(self.returns)),
             "low": mean - 1.96 * error,
             "high": mean + 1.96 * error,
             "score128": float(self.returns[:128].mean()),
@@ -47,17 +49,29 @@ def evaluate(
     learner: LearnerState,
     episodes: int | None = None,
     purpose: str = "test",
+    coverage: Coverage | None = None,
 ) -> Scores:
     """Play ``episodes`` first episodes with the final parameters and frozen moments.
 
     The seeds of ``purpose`` (``test`` or ``validation``) are the same for every run, so that runs
-    are compared on the same labyrinths, and training never uses them.
+    are compared on the same environments, and training never uses them.  ``coverage`` notes the
+    positions of the games that count.
     """
     n = episodes or config.evaluation.episodes
-    env = make_env(config.env, environment_seeds(purpose, n))
+    env = make_env(config, environment_seeds(purpose, n), coverage is not None)
+    try:
+        return _play(config, learner, env, purpose, coverage)
+    finally:
+        env.close()
+
+
+def _play(
+    config: Config, learner: LearnerState, env: Env, purpose: str, coverage: Coverage | None
+) -> Scores:
+    n = env.num_envs
     rng = generator(config.seed, f"evaluate-{purpose}")
     policy, bonus = learner.policy, learner.bonus
-    state = initial_state(policy, bonus, n, int(np.prod(env.obs_shape)))
+    state = initial_state(policy, bonus, n, learner.embedding)
     returns = np.zeros(n, np.float32)
     lengths = np.zeros(n, np.int64)
     solved = np.zeros(n, np.bool_)
@@ -78,10 +92,13 @@ def evaluate(
                 explore[playing],
                 random_action[playing],
                 config.dqn.reset_state,
+                learner.embed,
             )
             actions[playing] = acted.action
         env.send(actions)
         step = env.recv()
+        if coverage is not None:
+            coverage.add(env.ram[playing])
         over = step.episode_end[playing]
         if over.any():
             done = playing[over]

@@ -80,9 +80,13 @@ class NoBonus:
     def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
         """Nothing to count."""
 
+    def recompute(self, window: Window) -> Tensor:
+        """-> bonus [T, B]; nothing changes."""
+        return torch.zeros(window.a_tm1.shape)
+
     def learn(self, window: Window, burn_in: int) -> tuple[Tensor, dict[str, float]]:
         """-> bonus [T, B], metrics."""
-        return torch.zeros(window.a_tm1.shape), {}
+        return self.recompute(window), {}
 
     def state_tree(self) -> dict[str, Any]:
         """Values for a checkpoint."""
@@ -114,9 +118,14 @@ class CountBonus(NoBonus):
 
     def learn(self, window: Window, burn_in: int) -> tuple[Tensor, dict[str, float]]:
         """-> bonus [T, B] from the present counts, metrics."""
+        r_in = self.recompute(window)
+        return r_in, {"bonus/mean": r_in[1:].mean().item()}
+
+    def recompute(self, window: Window) -> Tensor:
+        """-> bonus [T, B] from the present counts."""
         r_in = torch.zeros(window.a_tm1.shape)
         r_in[1:] = self._bonus(window.z[:-1], window.a_tm1[1:]) * ~window.is_first[1:]
-        return r_in, {"bonus/mean": r_in[1:].mean().item()}
+        return r_in
 
     def _key(self, z: Tensor) -> Tensor:
         return (z.long() * self.place).sum(-1)
@@ -174,6 +183,12 @@ class WorldModelBonus:
     def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
         """Nothing to count: actors read the moments and never move them."""
 
+    @torch.no_grad()
+    def recompute(self, window: Window) -> Tensor:
+        """The bonus of a window [T, B] with the present model and moments; nothing changes."""
+        prediction, goal, valid = self._predictions(window)
+        return self._paid(prediction_error(prediction, goal), valid, window)
+
     def learn(self, window: Window, burn_in: int) -> tuple[Tensor, dict[str, float]]:
         """Recompute the bonus of a window [T, B] with the present model, then train on it.
 
@@ -186,10 +201,7 @@ class WorldModelBonus:
         with torch.no_grad():
             skipped = 0 if self.config.moments_include_burn_in else max(burn_in - 1, 0)
             self.moments.update(error[skipped:][valid[skipped:]])
-            r_in = torch.zeros(window.a_tm1.shape)
-            r_in[1:] = self._bonus(error) * valid
-            if self.config.boundary == "mask":
-                r_in = r_in * ~window.is_last
+            r_in = self._paid(error, valid, window)
             paid = r_in[burn_in:].abs()
             metrics = {
                 "bonus/mean": r_in[burn_in:].mean().item(),
@@ -221,6 +233,12 @@ class WorldModelBonus:
             following = torch.cat([z[2:], z[-1:]])
             goal = torch.where(window.is_last[1:, :, None], following, goal)
         return prediction, goal, ~is_first[1:]
+
+    def _paid(self, error: Tensor, valid: Tensor, window: Window) -> Tensor:
+        """Errors of rows 1 .. T-1 [T-1, B], and which are real -> bonus of all rows [T, B]."""
+        r_in = torch.zeros(window.a_tm1.shape)
+        r_in[1:] = self._bonus(error) * valid
+        return r_in * ~window.is_last if self.masks_last else r_in
 
     def _bonus(self, error: Tensor) -> Tensor:
         return self.config.beta * self.moments.normalise(error, self.config.clip)

@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lwm.actor import embed
+from lwm.actor import embed_bits
 from lwm.agent import RecurrentDQN, TDInput, td_errors
 from lwm.config import Config
+from lwm.encoder import Encoder, EncoderLearner
 from lwm.errors import CheckpointError, RunFailed
 from lwm.intrinsic import Window, WorldModelBonus, build_bonus
+from lwm.returns import sequence_priority
 from lwm.streams import torch_seeded
-from lwm.types import Unroll
+from lwm.types import Pairs, Unroll
+from lwm.vision import working_dtype
 
 Tree = dict[str, Any]
 
@@ -24,10 +28,19 @@ class LearnerState:
     """Networks, optimisers and moments: all that learning changes."""
 
     def __init__(self, config: Config, embedding: int, num_actions: int) -> None:
+        """``embedding``: bits of an observation; where observations are images, Phi decides."""
         self.config = config
+        images = working_dtype(config.precision) if config.sees_images else None
+        self.embedding = embedding
+        self.encoder: EncoderLearner | None = None
+        if images is not None:
+            self.embedding = config.encoder.embedding if config.bonus.startswith("lwm") else 0
         with torch_seeded(config.seed, "init"):
-            self.dqn = RecurrentDQN(embedding, num_actions, config.dqn)
-            self.bonus = build_bonus(config, embedding, num_actions)
+            self.dqn = RecurrentDQN(self.embedding, num_actions, config.dqn, images)
+            self.bonus = build_bonus(config, self.embedding, num_actions)
+            if images is not None and self.embedding:
+                phi = Encoder(config.encoder.embedding, images)
+                self.encoder = EncoderLearner(phi, config.encoder)
         self.target = copy.deepcopy(self.dqn).requires_grad_(False)
         averaged = config.dqn.average > 0
         self.average = copy.deepcopy(self.target) if averaged else None
@@ -43,6 +56,14 @@ class LearnerState:
     def policy(self) -> RecurrentDQN:
         """The network that is scored: the online one, or its average where the config asks."""
         return self.average or self.dqn
+
+    def embed(self, obs: NDArray[Any]) -> Tensor:
+        """Phi: observations [..., bits] or [..., 84, 84] -> z [..., D]; D = 0 where no one asks."""
+        if self.encoder is not None:
+            return self.encoder.embed(obs)
+        if self.config.sees_images:
+            return torch.zeros(*obs.shape[:-2], 0)
+        return embed_bits(obs)
 
     def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         parts: dict[str, nn.Module | torch.optim.Optimizer] = {
@@ -60,6 +81,8 @@ class LearnerState:
     def state_tree(self) -> Tree:
         """Everything as a tree of NumPy arrays and plain values."""
         tree: Tree = {"updates": self.updates, "bonus": self.bonus.state_tree()}
+        if self.encoder is not None:
+            tree["encoder"] = self.encoder.state_tree()
         for name, part in self._parts().items():
             tree[name] = (
                 {k: v.numpy() for k, v in part.state_dict().items()}
@@ -77,25 +100,40 @@ class LearnerState:
                 else:
                     _load_optimiser(part, tree[name])
             self.bonus.load_tree(tree["bonus"])
+            if self.encoder is not None:
+                self.encoder.load_tree(tree["encoder"])
             self.updates = int(tree["updates"])
         except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as e:
             reason = str(e).splitlines()[0]
             raise CheckpointError(f"the checkpoint does not fit this config: {reason}") from None
 
 
+def learn_encoder(
+    state: LearnerState, pairs: Pairs, offsets: Tensor
+) -> tuple[LearnerState, dict[str, float]]:
+    """One update of Phi on N pairs of neighbouring frames, moved by ``offsets`` [2N, 2]."""
+    assert state.encoder is not None
+    return state, state.encoder.learn(pairs.x, pairs.y, offsets)
+
+
 def learn(
-    state: LearnerState, unroll: Unroll, progress: float
-) -> tuple[LearnerState, Tensor, dict[str, float]]:
+    state: LearnerState,
+    unroll: Unroll,
+    progress: float,
+    weight: NDArray[np.float32] | None = None,
+) -> tuple[LearnerState, NDArray[np.float32], dict[str, float]]:
     """One update: recompute the bonus, train the world model on it, train the DQN with it.
 
-    ``progress`` in [0, 1] is the share of the frame budget spent, for schedules.  Returns the state
-    (updated in place), the absolute TD errors of the trained rows [U, B], and metrics.
+    ``progress`` in [0, 1] is the share of the frame budget spent, for schedules; ``weight`` [B]
+    the windows' importance (None: all 1).  Returns the state (updated in place), the windows' new
+    priorities [B], and metrics.
     """
     config = state.config
     burn_in = config.replay.burn_in
     window, z, metrics = _rewarded(state, unroll, progress)
     td = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
-    loss = td.delta.square().sum(0).mean()
+    loss = td.delta.square().sum(0)
+    loss = (loss if weight is None else loss * torch.from_numpy(weight)).mean()
     metrics["dqn/loss"] = loss.item()
     metrics["dqn/q_mean"] = td.q.detach().mean().item()
     if config.dqn.auxiliary > 0:
@@ -110,7 +148,17 @@ def learn(
         rate = max(1 - config.dqn.average, 1 / (state.updates + 1))
         _move_towards(state.average, state.dqn, rate)
     state.updates += 1
-    return state, td.delta.detach().abs(), metrics
+    priority = sequence_priority(td.delta.detach(), td.valid, config.replay.priority_eta)
+    return state, priority.numpy(), metrics
+
+
+@torch.no_grad()
+def priorities(state: LearnerState, unroll: Unroll) -> NDArray[np.float32]:
+    """Priorities [B] of windows that have none yet, bonus included; nothing is trained (row 20)."""
+    config = state.config
+    window, _, _ = _rewarded(state, unroll, 0.0, train=False)
+    td = td_errors(state.dqn, state.target, window, config.replay.burn_in, config.dqn)
+    return sequence_priority(td.delta, td.valid, config.replay.priority_eta).numpy()
 
 
 def pretrain(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, dict[str, float]]:
@@ -126,19 +174,22 @@ def pretrain(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, dict[st
 
 
 def _rewarded(
-    state: LearnerState, unroll: Unroll, progress: float
+    state: LearnerState, unroll: Unroll, progress: float, train: bool = True
 ) -> tuple[TDInput, Tensor, dict[str, float]]:
     """The window with its bonus recomputed (and the bonus model trained): -> what the DQN learns
     from, embeddings [T, B, D], metrics."""
     config = state.config
-    z = embed(unroll.obs)
+    z = state.embed(unroll.obs)
     a_tm1 = torch.from_numpy(unroll.a_tm1)
     r_t = torch.from_numpy(unroll.r_t)
     is_first, is_last = torch.from_numpy(unroll.is_first), torch.from_numpy(unroll.is_last)
     stored = config.intrinsic.start_belief == "stored"
     belief = torch.from_numpy(unroll.belief) if stored else None
     seen = Window(z, a_tm1, is_first, is_last, belief)
-    r_in, metrics = state.bonus.learn(seen, config.replay.burn_in)
+    if train:
+        r_in, metrics = state.bonus.learn(seen, config.replay.burn_in)
+    else:
+        r_in, metrics = state.bonus.recompute(seen), {}
     if config.agent == "dqn":
         r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
     discount_t = torch.from_numpy(unroll.discount_t)
@@ -147,7 +198,8 @@ def _rewarded(
     h = torch.from_numpy(unroll.h)
     if config.replay.start_state == "zero":
         h = torch.zeros_like(h)
-    x = state.dqn.inputs(z, a_tm1, r_t + r_in, is_first)
+    obs = torch.from_numpy(unroll.obs) if state.dqn.sees_images else z
+    x = state.dqn.inputs(obs, a_tm1, r_t + r_in, is_first)
     reward = r_t + _beta_share(config, progress) * r_in
     return TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h), z, metrics
 

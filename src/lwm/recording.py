@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lwm.actor import act, embed, initial_state
-from lwm.envs.vector import make_env
+from lwm.actor import act, initial_state
+from lwm.envs.vector import RowEnv, make_env
 from lwm.episodes import Episode, episode_path, write_episode
 from lwm.streams import environment_seeds, generator
 from lwm.training import Trainer
@@ -18,12 +18,13 @@ def play(trainer: Trainer, seed: int, purpose: str = "test") -> Episode:
     """One whole episode of the trainer's present policy, on environment ``seed`` of ``purpose``."""
     config, learner = trainer.config, trainer.learner
     seeds = environment_seeds(purpose, seed + 1)[-1:]
-    env = make_env(config.env, seeds)
+    env = make_env(config, seeds)
     rng = generator(seed, "record")
     policy, bonus = learner.policy, learner.bonus
-    state = initial_state(policy, bonus, 1, trainer.embedding)
+    state = initial_state(policy, bonus, 1, learner.embedding)
     step = env.reset()
-    doors = env.env.doors[0]
+    labyrinth = env.env if isinstance(env, RowEnv) else None
+    whole = {} if labyrinth is None else {"doors": labyrinth.doors[0]}
     rows: dict[str, list[Any]] = {}
     while True:
         acted, state = act(
@@ -34,6 +35,7 @@ def play(trainer: Trainer, seed: int, purpose: str = "test") -> Episode:
             rng.random(1) < (1 if config.agent == "random" else config.evaluation.epsilon),
             rng.integers(env.num_actions, size=1),
             config.dqn.reset_state,
+            learner.embed,
         )
         row = {
             "obs": step.obs[0],
@@ -42,9 +44,10 @@ def play(trainer: Trainer, seed: int, purpose: str = "test") -> Episode:
             "r_in": acted.r_in[0],
             "is_last": step.is_last[0],
             "q": acted.q[0].numpy(),
-            "z": embed(step.obs)[0].numpy(),
-            "room": env.env.room[0],
+            "z": state.z_tm1[0].numpy(),  # of this row: the state is that before the next one
         }
+        if labyrinth is not None:
+            row["room"] = labyrinth.room[0]
         if acted.prediction is not None:
             row["prediction"] = acted.prediction[0].numpy()
         for key, value in row.items():
@@ -53,14 +56,22 @@ def play(trainer: Trainer, seed: int, purpose: str = "test") -> Episode:
             break
         env.send(acted.action)
         step = env.recv()
+    env.close()
     meta = {
-        "environment": f"lwm/Labyrinth-v0 size={config.env.size}",
+        "environment": _name(trainer),
         "agent": config.agent,
         "seed": int(seeds[0]),
         "score": float(step.episode_return[0]),
         "frames": trainer.frames,
     }
-    return Episode({k: np.stack(v) for k, v in rows.items()} | {"doors": doors}, meta)
+    return Episode({k: np.stack(v) for k, v in rows.items()} | whole, meta)
+
+
+def _name(trainer: Trainer) -> str:
+    config = trainer.config
+    if config.workload == "atari":
+        return f"atari {config.atari.game}"
+    return f"lwm/Labyrinth-v0 size={config.env.size}"
 
 
 def record(trainer: Trainer, directory: Path, count: int) -> list[Path]:

@@ -52,3 +52,13 @@ def lambda_targets(
         targets.append(g)
         onward = torch.where(is_last[t], v_t[t], torch.lerp(v_t[t], g, trace))
     return torch.stack(targets[::-1])
+
+
+def sequence_priority(delta: Tensor, valid: Tensor, eta: float) -> Tensor:
+    """Priority of each window: [U, B] TD errors, [U, B] rows that are trained -> [B] (row 20).
+
+    eta * max |delta| + (1 - eta) * mean |delta| over the trained rows.
+    """
+    size = delta.abs() * valid
+    mean = size.sum(0) / valid.sum(0).clamp(min=1)
+    return eta * size.amax(0) + (1 - eta) * mean

@@ -9,13 +9,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from lwm import runs
 from lwm.config import Config, from_dict, to_dict
+from lwm.coverage import coverage_of
 from lwm.errors import BadInput, LwmError
 from lwm.evaluate import evaluate
 from lwm.machine import machine_facts, mismatches
@@ -111,7 +112,7 @@ def run(
             consumer(event, seconds)
 
     first = frames
-    with writer, _signals() as asked:
+    with writer, _signals() as asked, closing(trainer):
         # A run killed between its last checkpoint and its evaluation has only that left to do.
         events = () if _stopped_at_score(writer.path, config, frames) else trainer.run()
         for event in events:
@@ -145,11 +146,15 @@ def run(
 def score(trainer: Trainer, episodes: int | None = None) -> dict[str, Any]:
     """The trainer's present parameters on test seeds, with what is needed to read the number."""
     config = trainer.config
-    return {
-        "frames": trainer.frames,
-        "epsilon": config.evaluation.epsilon,
-        **evaluate(config, trainer.learner, episodes).summary(),
-    }
+    seen = None
+    if config.workload == "atari":
+        seen = coverage_of(config.atari.game, config.atari.coverage)
+    result = evaluate(config, trainer.learner, episodes, coverage=seen).summary()
+    if config.workload == "atari":
+        del result["solved"], result["median_solved"]  # a game is not solved, it ends
+    if seen is not None:
+        result |= {"rooms": seen.rooms, "positions": seen.positions}
+    return {"frames": trainer.frames, "epsilon": config.evaluation.epsilon, **result}
 
 
 def _stopped_at_score(path: Path, config: Config, frames: int) -> bool:

@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from lwm.actor import ActorState, act, embed, initial_state, ladder
+from lwm.actor import ActorState, act, initial_state, ladder
 from lwm.config import Config
+from lwm.coverage import coverage_of
 from lwm.envs.vector import make_env
 from lwm.errors import CheckpointError
 from lwm.intrinsic import WorldModelBonus
-from lwm.learner import LearnerState, learn, pretrain
+from lwm.learner import LearnerState, learn, learn_encoder, pretrain, priorities
+from lwm.ranking import Ranking
 from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator, generator_state, restore_generator
 from lwm.symmetry import GROUP, turned
 from lwm.types import Event, Step, Unroll
+from lwm.vision import shift_offsets
 
 
 class Trainer:
@@ -29,9 +32,12 @@ class Trainer:
         keep_freed_memory()
         self.config = config
         actors = config.loop.actors
-        self.env = make_env(config.env, environment_seeds("train", actors, config.seed))
-        self.embedding = int(np.prod(self.env.obs_shape))
-        self.learner = LearnerState(config, self.embedding, self.env.num_actions)
+        c = config.atari
+        self.coverage = coverage_of(c.game, c.coverage) if config.workload == "atari" else None
+        seeds = environment_seeds("train", actors, config.seed)
+        self.env = make_env(config, seeds, self.coverage is not None)
+        bits = int(np.prod(self.env.obs_shape))
+        self.learner = LearnerState(config, bits, self.env.num_actions)
         self.actors = self._new_actors()
         self.replay = Replay(
             rows=config.replay.capacity_steps // actors,
@@ -40,7 +46,13 @@ class Trainer:
             obs_dtype=self.env.obs_dtype,
             hidden=config.dqn.hidden,
             belief=self.learner.bonus.hidden if self._keeps_belief else 0,
+            compress=config.replay.compress,
+            state_every=config.replay.unroll if config.replay.prioritised else 1,
+            window=config.window if config.replay.prioritised else None,
+            alpha=config.replay.priority_exponent,
+            beta=config.replay.importance_exponent,
         )
+        self.ranking = Ranking(config) if config.replay.prioritised else None
         self.epsilon = ladder(
             config.dqn.epsilon_base, config.dqn.epsilon_low, config.dqn.epsilon_high, actors
         )
@@ -49,6 +61,7 @@ class Trainer:
         self.frames = 0
         self.cycles = 0
         self.pretrained = 0
+        self.acted = 0
         self.env.set_time_limit(self._time_limit())
         self.step: Step = self.env.reset()
         self._sums: dict[str, list[float]] = {}
@@ -56,7 +69,8 @@ class Trainer:
 
     def _new_actors(self) -> ActorState:
         learner = self.learner
-        return initial_state(learner.dqn, learner.bonus, self.config.loop.actors, self.embedding)
+        actors = self.config.loop.actors
+        return initial_state(learner.dqn, learner.bonus, actors, learner.embedding)
 
     @property
     def _keeps_belief(self) -> bool:
@@ -74,6 +88,8 @@ class Trainer:
         return min(self.frames / (loop.schedule_frames or loop.total_frames), 1.0)
 
     def _time_limit(self) -> int:
+        if self.config.workload == "atari":
+            return self.config.atari.time_limit
         c = self.config.env
         early = c.early_steps_per_room > 0 and self.progress < c.early_share
         return min(c.early_steps_per_room * c.size**2, c.time_limit) if early else c.time_limit
@@ -91,6 +107,10 @@ class Trainer:
             yield self._report()
         yield Event("end", self.frames, {"updates": self.learner.updates})
 
+    def close(self) -> None:
+        """Release the environments."""
+        self.env.close()
+
     def cycle(self) -> None:
         """Act -> append -> send -> update -> receive: the one order of spec.md."""
         learning = self.warm and self.config.agent != "random"
@@ -105,6 +125,8 @@ class Trainer:
         self.env.set_time_limit(self._time_limit())
         self.step = self.env.recv()
         self.frames += self.step.transitions
+        if self.coverage is not None:
+            self.coverage.add(self.env.ram)
         self._note_episodes()
 
     def _act(self) -> np.ndarray:
@@ -112,6 +134,11 @@ class Trainer:
         explore = self.act_rng.random(B) < self.epsilon
         random_action = self.act_rng.integers(self.env.num_actions, size=B)
         self._observe()
+        if self.config.sees_images and self.acted == 0 and self.replay.count:
+            # Phi has only now learned to see: the row before is embedded as it would be today.
+            before = self.replay.get_rows(self.replay.count - 1, self.replay.count)["obs"][0]
+            self.actors = self.actors._replace(z_tm1=self.learner.embed(before))
+        self.acted += 1
         acted, self.actors = act(
             self.learner.dqn,
             self.learner.bonus,
@@ -120,16 +147,38 @@ class Trainer:
             explore,
             random_action,
             self.config.dqn.reset_state,
+            self.learner.embed,
         )
         belief = acted.belief if self._keeps_belief else None
         self.replay.append(self.step, acted.h, acted.r_in, belief)
+        if self.ranking is not None:
+            self.ranking.note(self.step, acted)
+            self._rank_new_windows(self.ranking)
         return acted.action
+
+    def _rank_new_windows(self, ranking: Ranking) -> None:
+        """Give windows that this row completes their first priorities."""
+        origin = self.replay.new_windows()
+        if len(origin):
+            known = ranking.priorities()
+            if known is None:  # they begin in the warm-up, where no one knew a Q-value
+                self._rank_by_learner(origin)
+            else:
+                self.replay.set_priorities(origin, known[origin[:, 1]])
+
+    def _rank_by_learner(self, origin: np.ndarray) -> None:
+        batch = self.config.replay.batch
+        for at in range(0, len(origin), batch):
+            some = origin[at : at + batch]
+            unroll = self.replay.windows(some[:, 0], some[:, 1], self.config.window)
+            self.replay.set_priorities(some, priorities(self.learner, unroll))
 
     def _act_at_random(self) -> np.ndarray:
         """Warm-up: uniform actions, stored state 0 (row 20)."""
         B = self.config.loop.actors
         self._observe()
-        self.actors = self.actors._replace(z_tm1=embed(self.step.obs))
+        if not self.config.sees_images:
+            self.actors = self.actors._replace(z_tm1=self.learner.embed(self.step.obs))
         if self.config.agent != "random":
             zeros = np.zeros((B, self.config.dqn.hidden), np.float32)
             self.replay.append(self.step, zeros, np.zeros(B, np.float32))
@@ -140,11 +189,26 @@ class Trainer:
         self.learner.bonus.observe(self.actors.z_tm1, a_tm1, is_first)
 
     def _update(self) -> None:
+        """Phi, world model and DQN, each once."""
         c = self.config
-        align = (c.replay.align_starts, c.replay.burn_in)
-        unroll = self._turned(self.replay.sample(self.replay_rng, c.replay.batch, c.window, align))
-        self.learner, _, metrics = learn(self.learner, unroll, self.progress)
+        if self.learner.encoder is not None:
+            self._add(self._update_encoder())
+        if c.replay.prioritised:
+            unroll, weight = self.replay.sample_prioritised(self.replay_rng, c.replay.batch)
+            self.learner, priority, metrics = learn(self.learner, unroll, self.progress, weight)
+            self.replay.set_priorities(unroll.origin, priority)
+        else:
+            align = (c.replay.align_starts, c.replay.burn_in)
+            unroll = self.replay.sample(self.replay_rng, c.replay.batch, c.window, align)
+            self.learner, _, metrics = learn(self.learner, self._turned(unroll), self.progress)
         self._add(metrics)
+
+    def _update_encoder(self) -> dict[str, float]:
+        c = self.config.encoder
+        pairs = self.replay.sample_pairs(self.replay_rng, c.batch, c.temporal_shift)
+        offsets = shift_offsets(self.replay_rng, 2 * c.batch, c.spatial_shift)
+        self.learner, metrics = learn_encoder(self.learner, pairs, offsets)
+        return metrics
 
     def _turned(self, unroll: Unroll) -> Unroll:
         if not self.config.replay.symmetry:
@@ -152,19 +216,30 @@ class Trainer:
         return turned(unroll, self.replay_rng.integers(len(GROUP), size=len(unroll.h)))
 
     def _pretrain(self) -> Iterator[Event]:
-        """Pretraining on warm-up windows (row 24)."""
-        c = self.config.world_model
-        if not isinstance(self.learner.bonus, WorldModelBonus) and not self.config.dqn.auxiliary:
-            return
-        while self.pretrained < c.pretrain_iterations:
-            unroll = self._turned(
-                self.replay.sample(self.replay_rng, c.pretrain_batch, c.pretrain_rows)
-            )
-            self.learner, metrics = pretrain(self.learner, unroll)
+        """Pretraining on warm-up rows (row 24): Phi first, then what predicts in its space."""
+        phi, total = self._pretraining()
+        while self.pretrained < total:
+            if self.pretrained < phi:
+                metrics = self._update_encoder()
+            else:
+                metrics = self._pretrain_world_model()
             self.pretrained += 1
-            told = self.pretrained % 100 == 0 or self.pretrained == c.pretrain_iterations
+            told = self.pretrained % 100 == 0 or self.pretrained in (phi, total)
             data = {"iteration": self.pretrained, **metrics} if told else {}
             yield Event("pretrain" if told else "cycle", self.frames, data)
+
+    def _pretraining(self) -> tuple[int, int]:
+        """Updates of Phi, and of Phi and world model together, before training."""
+        c = self.config
+        phi = c.encoder.pretrain_iterations if self.learner.encoder is not None else 0
+        rest = isinstance(self.learner.bonus, WorldModelBonus) or c.dqn.auxiliary > 0
+        return phi, phi + (c.world_model.pretrain_iterations if rest else 0)
+
+    def _pretrain_world_model(self) -> dict[str, float]:
+        c = self.config.world_model
+        unroll = self.replay.sample(self.replay_rng, c.pretrain_batch, c.pretrain_rows)
+        self.learner, metrics = pretrain(self.learner, self._turned(unroll))
+        return metrics
 
     def _add(self, metrics: dict[str, float]) -> None:
         for key, value in metrics.items():
@@ -189,6 +264,9 @@ class Trainer:
         data: dict[str, Any] = {k: float(np.mean(v)) for k, v in sorted(self._sums.items())}
         data["episodes"] = len(self._sums.get("episode/return", []))
         data["updates"] = self.learner.updates
+        if self.coverage is not None:
+            data["coverage/rooms"] = self.coverage.rooms
+            data["coverage/positions"] = self.coverage.positions
         self._sums = {}
         return Event("train" if self.warm else "warmup", self.frames, data)
 
@@ -208,9 +286,12 @@ class Trainer:
                 "frames": self.frames,
                 "cycles": self.cycles,
                 "pretrained": self.pretrained,
+                "acted": self.acted,
                 "next_log": self._next_log,
             },
             "sums": {k: np.array(v) for k, v in self._sums.items()},
+            **({} if self.ranking is None else {"ranking": self.ranking.get_state()}),
+            **({} if self.coverage is None else {"coverage": self.coverage.seen}),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -231,8 +312,13 @@ class Trainer:
             restore_generator(self.act_rng, state["streams"]["actor"])
             restore_generator(self.replay_rng, state["streams"]["replay"])
             self.pretrained = int(counters["pretrained"])
+            self.acted = int(counters["acted"])
             self._next_log = int(counters["next_log"])
             self._sums = {k: v.tolist() for k, v in state["sums"].items()}
+            if self.ranking is not None:
+                self.ranking.set_state(state["ranking"])
+            if self.coverage is not None:
+                self.coverage.seen[:] = state["coverage"]
         except (KeyError, ValueError, TypeError, AttributeError) as e:
             raise CheckpointError(f"the checkpoint does not fit this config: {e}") from None
 
@@ -259,4 +345,8 @@ def train(config: Config) -> Iterator[Event]:
     >>> for event in lwm.train(lwm.load_preset("debug")):
     ...     print(event.frames, event.data.get("episode/return"))
     """
-    yield from (event for event in Trainer(config).run() if event.kind != "cycle")
+    trainer = Trainer(config)
+    try:
+        yield from (event for event in trainer.run() if event.kind != "cycle")
+    finally:
+        trainer.close()

@@ -68,13 +68,23 @@ class Unroll(NamedTuple):
     discount_t: NDArray[np.float32]
     """[T, B]."""
     h: NDArray[np.float32]
-    """[B, H] recurrent state of the DQN that precedes row 0, as the actor had it."""
+    """[B, H] recurrent state of the DQN that precedes row 0, as the actor had it (H = 0 where it
+    is not stored)."""
     belief: NDArray[np.float32]
     """[B, Hb] the actor's world-model state after row 0 (Hb = 0 where it is not stored)."""
     r_in: NDArray[np.float32]
     """[T, B] bonus as the actor saw it when the row was collected (stale by design)."""
     origin: NDArray[np.int64]
     """[B, 2] (row number since the run began, environment) of row 0: the name of the window."""
+
+
+class Pairs(NamedTuple):
+    """N positive pairs for the encoder: frames of one episode, a few rows apart (row 11)."""
+
+    x: NDArray[Any]
+    """[N, ...] the earlier frame."""
+    y: NDArray[Any]
+    """[N, ...] the later one."""
 
 
 @dataclass(frozen=True)

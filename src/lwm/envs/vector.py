@@ -7,15 +7,49 @@ processes can work while the learner does.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
-from lwm.config import EnvConfig
+from lwm.config import Config
 from lwm.envs.labyrinth import LabyrinthVectorEnv
 from lwm.types import Step
+
+
+class Env(Protocol):
+    """B environments as the loop sees them."""
+
+    num_envs: int
+    num_actions: int
+    obs_shape: tuple[int, ...]
+    obs_dtype: Any
+
+    @property
+    def ram(self) -> NDArray[np.uint8]:
+        """[B, 128] the console's memory at the latest row, where there is one."""
+
+    def reset(self) -> Step:
+        """The first row of every environment, from its own seed."""
+
+    def send(self, actions: NDArray[np.int64]) -> None:
+        """Start a step: [B] actions; those of environments about to reset are ignored."""
+
+    def recv(self) -> Step:
+        """The row that follows the actions sent."""
+
+    def set_time_limit(self, steps: int) -> None:
+        """Truncate episodes that begin from now on after so many steps."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the following rows depend on, between ``recv`` and ``send``."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Inverse of ``get_state``."""
+
+    def close(self) -> None:
+        """Release what the environments hold."""
 
 
 class RowEnv:
@@ -75,6 +109,14 @@ class RowEnv:
             episode_end=last,
         )
 
+    @property
+    def ram(self) -> NDArray[np.uint8]:
+        """Labyrinths have none."""
+        raise RuntimeError("a labyrinth has no RAM")
+
+    def close(self) -> None:
+        """Nothing to release: these environments live in this process."""
+
     def get_state(self) -> dict[str, Any]:
         """Environments and episode sums between ``recv`` and ``send``."""
         return {
@@ -92,12 +134,14 @@ class RowEnv:
         self._length = np.array(state["length"])
 
 
-def make_env(config: EnvConfig, seeds: NDArray[np.int64]) -> RowEnv:
-    """The environments of a run: one per seed."""
+def make_env(config: Config, seeds: NDArray[np.int64], coverage: bool = False) -> Env:
+    """The environments of a run: one per seed.  ``coverage``: their RAM will be asked for."""
+    if config.workload == "atari":
+        from lwm.envs.atari import AtariEnv  # needs the extra: the labyrinth works without it
+
+        return AtariEnv(config.atari, seeds, ram=coverage)
+    c = config.env
     env = LabyrinthVectorEnv(
-        num_envs=len(seeds),
-        size=config.size,
-        time_limit=config.time_limit,
-        carve_start=config.carve_start,
+        num_envs=len(seeds), size=c.size, time_limit=c.time_limit, carve_start=c.carve_start
     )
     return RowEnv(env, seeds)

@@ -75,6 +75,20 @@ _SWITCHES = (
 )
 
 
+# What `best` changes, taken back one at a time.
+_WITHOUT = (
+    "replay.symmetry=false",
+    "replay.align_starts=0",
+    "intrinsic.start_belief=zero",
+    "world_model.loss=mse world_model.learning_rate=5e-4",
+    "loop.actors=32",
+    "dqn.n_step=1",
+    "env.early_steps_per_room=0",
+    "intrinsic.final_beta=-1",
+    "dqn.final_learning_rate=0",
+)
+
+
 def plan() -> list[tuple[Setting, int]]:
     """Every (setting, seed), in the order in which time is best spent."""
     lwm_dqn = ("lwm", "dqn")
@@ -90,6 +104,7 @@ def plan() -> list[tuple[Setting, int]]:
         ([Setting(n, "lwm", p) for p in ("paper", "best") for n in (3, 4, 5)], range(3, 5)),
         ([Setting(4, "lwm", variant=s) for s in _SWITCHES], range(2)),
         ([Setting(4, "dqn", variant="intrinsic.leak_to_baseline=true")], range(2)),
+        ([Setting(4, "lwm", "best", w) for w in _WITHOUT], range(2)),
         ([Setting(6, "lwm", "best")], range(3)),
         ([Setting(n, "random") for n in (3, 4, 5)], range(1)),
     ]

@@ -1,0 +1,135 @@
+"""Φ: images to embeddings, trained with W-MSE on frames that are close in time (Sec. 3.1, 3.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lwm.config import EncoderConfig
+from lwm.vision import FEATURES, SIDE, ConvTrunk, random_shift
+from lwm.whitening import WMSEOutput, w_mse
+
+Frames = Tensor | NDArray[np.uint8]
+
+COLLAPSED_RANK = 2.0
+"""The representation is taken for collapsed if its effective rank stays below this (and below half
+of its dimensions, where these are few) ..."""
+COLLAPSED_UPDATES = 100
+"""... for so many updates on end."""
+
+_CHUNK = 256
+"""Frames embedded at a time: larger batches take more memory and are no faster."""
+
+
+class Encoder(nn.Module):
+    """Φ: the convolutions, then a linear projection (row 32: the outputs are linear)."""
+
+    def __init__(self, embedding: int, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.trunk = ConvTrunk(dtype)
+        self.projection = nn.Linear(FEATURES, embedding)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """[B, 84, 84] uint8 -> z [B, D] float32."""
+        features = self.trunk(frames)
+        # Row 17: whatever the convolutions compute in, z is float32 and never autocast.
+        with torch.autocast(features.device.type, enabled=False):
+            return self.projection(features.float())
+
+
+class EncoderLearner:
+    """Φ and all that training it changes: its Adam, and the counts of what went wrong."""
+
+    def __init__(self, encoder: Encoder, config: EncoderConfig) -> None:
+        self.encoder = encoder
+        self.wrap = config.wrap_shift
+        self.rank_limit = min(COLLAPSED_RANK, config.embedding / 2)
+        self.optimiser = torch.optim.Adam(
+            encoder.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+        )
+        self.counts = {"updates": 0, "jittered": 0, "skipped": 0, "low_rank": 0}
+        """Calls of ``learn``, those that needed jitter, those that changed nothing, and for how
+        many on end the effective rank has been too low."""
+
+    @property
+    def collapsed(self) -> bool:
+        """The alarm: all frames look alike to Φ, or differ along one line only."""
+        return self.counts["low_rank"] >= COLLAPSED_UPDATES
+
+    @torch.no_grad()  # not inference mode: the world model is trained on these z
+    def embed(self, obs: Frames) -> Tensor:
+        """[..., 84, 84] uint8 -> z [..., D] float32, without gradient."""
+        frames = torch.as_tensor(obs)
+        flat = frames.reshape(-1, SIDE, SIDE)
+        z = torch.cat([self.encoder(part) for part in flat.split(_CHUNK)])
+        return z.view(*frames.shape[:-2], z.shape[-1])
+
+    def learn(self, pairs_x: Frames, pairs_y: Frames, offsets: Tensor) -> dict[str, float]:
+        """One update on N pairs [N, 84, 84] uint8; -> metrics.
+
+        ``offsets`` [2N, 2] int64 shift the frames, those of ``pairs_x`` first.  If the covariance
+        cannot be factored or a gradient is not finite, nothing changes but the counts.
+        """
+        frames = torch.cat([torch.as_tensor(pairs_x), torch.as_tensor(pairs_y)])
+        out = w_mse(self.encoder(random_shift(frames, offsets, self.wrap)))
+        stepped = self._step(out.loss)
+        self._count(out, stepped)
+        metrics = {
+            "encoder/condition": out.condition,
+            "encoder/rank": out.rank,
+            "encoder/jitter": out.jitter or 0.0,
+            "encoder/jittered": float(out.jitter is not None),
+            "encoder/skipped": float(not stepped),
+            "encoder/collapsed": float(self.collapsed),
+        }
+        # Metrics are averaged and written as JSON: a loss that does not exist is left out.
+        return metrics if out.paper_loss is None else {"encoder/loss": out.paper_loss, **metrics}
+
+    def _step(self, loss: Tensor | None) -> bool:
+        """One step of Adam on a loss, if there is one with finite gradients; whether there was."""
+        if loss is None:
+            return False
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        grads = [p.grad for p in self.encoder.parameters() if p.grad is not None]
+        if not nn.utils.get_total_norm(grads).isfinite():
+            return False
+        self.optimiser.step()
+        return True
+
+    def _count(self, out: WMSEOutput, stepped: bool) -> None:
+        c = self.counts
+        c["updates"] += 1
+        c["jittered"] += out.jitter is not None
+        c["skipped"] += not stepped
+        c["low_rank"] = c["low_rank"] + 1 if out.rank < self.rank_limit else 0
+
+    def state_tree(self) -> dict[str, Any]:
+        """Weights, Adam's moments by parameter number (absent before the first step), counts."""
+        moments = self.optimiser.state_dict()["state"]
+        return {
+            "encoder": {k: v.numpy() for k, v in self.encoder.state_dict().items()},
+            "optimiser": {str(i): {k: v.numpy() for k, v in s.items()} for i, s in moments.items()},
+            "counts": dict(self.counts),
+        }
+
+    def load_tree(self, tree: dict[str, Any]) -> None:
+        """Inverse of ``state_tree``; a tree of another architecture raises."""
+        weights = {k: torch.from_numpy(v) for k, v in tree["encoder"].items()}
+        self.encoder.load_state_dict(weights)
+        moments = {
+            int(i): {k: torch.from_numpy(np.array(v)) for k, v in s.items()}
+            for i, s in tree["optimiser"].items()
+        }
+        for i, parameter in enumerate(self.encoder.parameters()):
+            # Adam's fused kernel would read beyond arrays that are too short.
+            own = moments.get(i, {})
+            if any(own[k].shape != parameter.shape for k in own if k != "step"):
+                raise ValueError(f"Adam's moments of parameter {i} have another shape")
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        self.counts = {name: int(tree["counts"][name]) for name in self.counts}

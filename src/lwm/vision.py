@@ -1,0 +1,104 @@
+"""What Φ and the DQN share on image observations: the convolutions, and the random shift."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SIDE = 84
+"""Observations are SIDE x SIDE grey pixels."""
+
+FEATURES = 64 * 7 * 7
+"""Width of the trunk's output."""
+
+_BLOCK = 4
+"""Stride of the first layer."""
+
+
+def working_dtype(precision: str) -> torch.dtype:
+    """What ``precision`` (auto, float32 or bfloat16) means on this processor."""
+    if precision == "auto":
+        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return torch.bfloat16 if native else torch.float32
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+
+class ConvTrunk(nn.Module):
+    """The paper's CNN (Tab. "CNN architecture"): channels 1-32-64-64, kernels 8-4-3, strides 4-2-1.
+
+    ReLU after each layer.  ``dtype`` is that of the arithmetic: float32 is exact, bfloat16 pays on
+    processors that have it.  The parameters and their gradients are float32 either way.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        if dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"the trunk computes in float32 or bfloat16, not {dtype}")
+        self.dtype = dtype
+        self.first = nn.Conv2d(1, 32, 8, stride=_BLOCK)
+        self.second = nn.Conv2d(32, 64, 4, stride=2)
+        self.third = nn.Conv2d(64, 64, 3)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """[B, 84, 84] uint8 -> features [B, 3136] in ``dtype``, ordered (row, column, channel)."""
+        # Casts are explicit and the caller's autocast is off: ``dtype`` alone decides.
+        with torch.autocast(frames.device.type, enabled=False):
+            x = scaled_blocks(frames, self.dtype)
+            x = self._layer(x, _block_weight(self.first.weight), self.first.bias, 1)
+            x = self._layer(x, self.second.weight, self.second.bias, 2)
+            x = self._layer(x, self.third.weight, self.third.bias, 1)
+            # Channels are last in memory: in this order flattening costs no copy.
+            return x.permute(0, 2, 3, 1).flatten(1)
+
+    def _layer(self, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+        bias = None if bias is None else bias.to(self.dtype)
+        return F.relu(F.conv2d(x, weight.to(self.dtype), bias, stride), inplace=True)
+
+
+def scaled_blocks(frames: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, 84, 84] uint8 -> obs/128 - 1 (row 22) as blocks of 4 x 4 pixels [B, 16, 21, 21].
+
+    A kernel of 8 with stride 4 sees 2 x 2 such blocks, so the first layer becomes a convolution
+    with kernel 2, stride 1 and 16 channels: the same sums in less than half the time, since one
+    channel leaves most of a vector register empty.  Channels are last in memory; no rounding
+    happens in either dtype.
+    """
+    batch, grid = len(frames), SIDE // _BLOCK
+    # Four neighbouring bytes move as one word.
+    words = frames.contiguous().view(torch.int32).view(batch, grid, _BLOCK, grid)
+    turned = words.transpose(2, 3).clone(memory_format=torch.contiguous_format)
+    x = turned.view(torch.uint8).view(batch, grid, grid, _BLOCK**2).to(dtype)
+    return x.mul_(1 / 128).sub_(1).permute(0, 3, 1, 2)
+
+
+def _block_weight(weight: Tensor) -> Tensor:
+    """The first layer's [32, 1, 8, 8] as it acts on ``scaled_blocks``: [32, 16, 2, 2]."""
+    split = weight.view(len(weight), 2, _BLOCK, 2, _BLOCK)
+    return split.permute(0, 2, 4, 1, 3).reshape(len(weight), _BLOCK**2, 2, 2)
+
+
+def random_shift(frames: Tensor, offsets: Tensor, wrap: bool = False) -> Tensor:
+    """Frames [N, 84, 84] moved down and right by offsets [N, 2] int64, each by its own (row 13).
+
+    What enters at an edge repeats that edge, or with ``wrap`` comes from the opposite one.
+    """
+    batch, height, width = frames.shape
+    rows = _sources(offsets[:, 0], height, wrap)
+    columns = _sources(offsets[:, 1], width, wrap)
+    # Whole rows first, by one copy each; only the columns are picked pixel by pixel.
+    rows = rows + height * torch.arange(batch, device=rows.device)[:, None]
+    moved = frames.reshape(batch * height, width).index_select(0, rows.flatten())
+    return moved.view_as(frames).gather(2, columns[:, None].expand(batch, height, width))
+
+
+def _sources(offset: Tensor, size: int, wrap: bool) -> Tensor:
+    """[N] -> [N, size]: where each row (or column) of the result comes from."""
+    source = torch.arange(size, device=offset.device) - offset[:, None]
+    return source.remainder(size) if wrap else source.clamp(0, size - 1)
+
+
+def shift_offsets(rng: np.random.Generator, count: int, limit: int) -> Tensor:
+    """[count, 2] int64 uniform in [-limit, limit], from a named stream: what a shift takes."""
+    return torch.from_numpy(rng.integers(-limit, limit, (count, 2), endpoint=True))
