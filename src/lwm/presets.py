@@ -184,5 +184,5 @@ GAME_BETA = {"freeway": 0.01}
 
 
 def best_unroll(size: int) -> int:
-    """Trained rows of a window in preset ``best``: what a good walk takes, and half as many more."""
+    """Trained rows of a window in preset ``best``: a good walk, and half as much again."""
     return round(64 / 25 * size**2)
