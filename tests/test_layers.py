@@ -48,6 +48,7 @@ LAYERS = {
     "lwm.checkpoint": 7,
     "lwm.episodes": 7,
     "lwm.runs": 7,
+    "lwm.plan": 8,
     "lwm.recording": 8,
     "lwm.session": 8,
     "lwm.progress": 8,

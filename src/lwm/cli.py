@@ -76,6 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_config_flags(p)
     p.set_defaults(call=_train)
 
+    p = commands.add_parser("plan", help="time and memory of an Atari run on this machine")
+    p.add_argument("workload", choices=["atari"])
+    p.add_argument("--game", help="name as ale-py spells it (atari.game)")
+    p.add_argument("--frames", help="agent steps (loop.total_frames)")
+    _add_config_flags(p)
+    p.set_defaults(call=_plan)
+
     p = commands.add_parser("evaluate", help="score a finished or running run on test seeds")
     p.add_argument("run", type=Path, metavar="DIR")
     p.add_argument("--episodes", type=_count, help="default: as in its config")
@@ -83,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     p.set_defaults(call=_evaluate)
 
     p = commands.add_parser("reproduce", help="a table or figure of the paper, ours beside it")
-    p.add_argument("id", nargs="?", help="table1 or limits")
+    p.add_argument("id", nargs="?", help="table1, atari or limits")
     p.add_argument("--list", action="store_true", help="what there is")
     p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="runs whose id has WORD")
     p.add_argument("--seeds", type=_count, help="at most N seeds of each row")
@@ -186,6 +193,10 @@ def _train(args: argparse.Namespace) -> int:
         config = _load_config(args)
         from lwm import session
 
+        if config.workload == "atari" and not args.quiet:
+            from lwm import plan
+
+            print(plan.describe(config), flush=True)
         writer, trainer = session.start(config, args.out or Path("runs") / run_name(config))
     result = _drive(writer, trainer, args.quiet)
     print(describe(result))
@@ -224,6 +235,13 @@ def describe(result: dict[str, Any]) -> str:
         f"{result['episodes']:,} episodes at {result['frames']:,} frames; "
         f"first {first}: {result['score128']:.2f}; solved {result['solved']:.2%}{tail}"
     )
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from lwm import plan
+
+    print(plan.describe(_load_config(args)))
+    return 0
 
 
 def _evaluate(args: argparse.Namespace) -> int:

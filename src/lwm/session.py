@@ -20,6 +20,7 @@ from lwm.coverage import coverage_of
 from lwm.errors import BadInput, LwmError
 from lwm.evaluate import evaluate
 from lwm.machine import machine_facts, mismatches
+from lwm.plan import check_memory
 from lwm.training import Trainer
 from lwm.types import Event
 
@@ -46,6 +47,7 @@ def warn(message: str) -> None:
 
 def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
     """A new run in ``path``."""
+    check_memory(config)
     trainer = _trainer(config)  # first: a config that does not fit into memory leaves no directory
     machine = machine_facts(config.threads)
     return runs.RunWriter.create(path, to_dict(config), machine), trainer

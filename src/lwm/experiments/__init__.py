@@ -9,6 +9,7 @@ from lwm.errors import BadInput
 
 IDS = {
     "table1": "labyrinth scores: agents, presets, the supplementary's ablations, switches",
+    "atari": "Freeway and Montezuma at a laptop's scale: lwm against dqn, scores and coverage",
     "limits": "what the labyrinth allows: random walk, blind walk, Bayes-optimal, full map",
 }
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from lwm import runs
 from lwm.config import load_preset
-from lwm.errors import BadInput, RunFailed
-from lwm.experiments import limits, rows, runner
+from lwm.errors import RunFailed
+from lwm.experiments import campaign, limits, rows, runner
 from lwm.files import write_bytes_atomic
 
 PATH = rows.RESULTS / "table1.csv"
@@ -18,6 +18,7 @@ COLUMNS = (
     "size", "agent", "variant", "preset", "seed", "frames", "episodes", "score", "score128",
     "solved", "median_solved", "command", "commit", "machine",
 )  # fmt: skip
+KEYS = ("size", "agent", "variant", "preset", "seed")
 
 PAPER = {
     (3, "random", ""): -156.0,
@@ -63,6 +64,29 @@ class Setting:
             | dict(change.split("=", 1) for change in changes),
         )
         return runner.Job(f"table1/{self.id}/seed{seed}", arguments, config)
+
+    def key(self, seed: int) -> tuple[str, ...]:
+        """The cells of ``KEYS``."""
+        return (str(self.size), self.agent, self.variant, self.preset, str(seed))
+
+    def row(self, seed: int) -> dict[str, Any]:
+        """The row of a finished run, from its directory."""
+        job = self.job(seed)
+        result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
+        if result is None or machine is None:
+            raise RunFailed(f"{job.directory} has no evaluation")
+        return {
+            "size": self.size,
+            "agent": self.agent,
+            "variant": self.variant,
+            "preset": self.preset,
+            "seed": seed,
+            "command": job.command,
+            "commit": machine["commit"],
+            "machine": f"{machine['cpu']}, torch {machine['torch']}",
+            **{k: result[k] for k in ("frames", "episodes", "score", "score128", "solved")},
+            "median_solved": result["median_solved"],
+        }
 
 
 _SWITCHES = (
@@ -113,68 +137,19 @@ def plan() -> list[tuple[Setting, int]]:
 
 def status() -> str:
     """How many of the planned runs are there."""
-    have = {_key(r) for r in rows.read(PATH, COLUMNS)}
-    wanted = plan()
-    return f"{sum(_wanted_key(s, seed) in have for s, seed in wanted)} of {len(wanted)} runs"
+    have = campaign.present(PATH, COLUMNS, KEYS)
+    return f"{sum(s.key(seed) in have for s, seed in plan())} of {len(plan())} runs"
 
 
 def main(only: list[str], seeds: int | None, jobs: int | None, show: bool) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print and plot."""
     if not show:
-        have = {_key(r) for r in rows.read(PATH, COLUMNS)}
-        todo = [
-            (s, seed)
-            for s, seed in plan()
-            if _wanted_key(s, seed) not in have
-            and (seeds is None or seed < seeds)
-            and all(word in s.job(seed).id for word in only)
-        ]
-        if only and not todo and not any(all(w in s.job(k).id for w in only) for s, k in plan()):
-            raise BadInput(f"no run of table1 has {' and '.join(only)} in its id")
-        by_job = {s.job(seed): (s, seed) for s, seed in todo}
-
-        def on_done(job: runner.Job) -> None:
-            row = _row(*by_job[job])
-            rows.append(PATH, COLUMNS, row)
-            print(f"finished {job.id}: {row['score']:.2f}, {row['solved']:.1%} solved", flush=True)
-
-        failed = runner.run_all(list(by_job), jobs, on_done)
-        if failed:
-            raise RunFailed(f"{len(failed)} of {len(by_job)} runs failed, e.g. {failed[0][0].id}")
+        campaign.run_missing(plan(), PATH, COLUMNS, KEYS, only, seeds, jobs)
     table = markdown()
     print(table)
     _put_in_readme(table)
     _plot()
     return 0
-
-
-def _row(setting: Setting, seed: int) -> dict[str, Any]:
-    """The CSV row of a finished run, from its directory."""
-    job = setting.job(seed)
-    result = runs.read_evaluation(job.directory)
-    machine = runs.read_machine(job.directory)
-    if result is None or machine is None:
-        raise RunFailed(f"{job.directory} has no evaluation")
-    return {
-        "size": setting.size,
-        "agent": setting.agent,
-        "variant": setting.variant,
-        "preset": setting.preset,
-        "seed": seed,
-        "command": job.command,
-        "commit": machine["commit"],
-        "machine": f"{machine['cpu']}, torch {machine['torch']}",
-        **{k: result[k] for k in ("frames", "episodes", "score", "score128", "solved")},
-        "median_solved": result["median_solved"],
-    }
-
-
-def _key(row: dict[str, str]) -> tuple[str, ...]:
-    return tuple(row[k] for k in ("size", "agent", "variant", "preset", "seed"))
-
-
-def _wanted_key(s: Setting, seed: int) -> tuple[str, ...]:
-    return (str(s.size), s.agent, s.variant, s.preset, str(seed))
 
 
 def markdown() -> str:

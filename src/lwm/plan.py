@@ -1,0 +1,171 @@
+"""What a run will cost on this machine, told before it starts: memory by sum, time by trial."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from lwm.actor import act, initial_state
+from lwm.config import Config
+from lwm.envs.vector import make_env
+from lwm.errors import BadInput
+from lwm.learner import LearnerState, learn, learn_encoder
+from lwm.streams import environment_seeds
+from lwm.types import Pairs, Step, Unroll
+from lwm.vision import SIDE, shift_offsets
+
+_PIXELS = SIDE * SIDE
+_COMPRESSED_FRAME = 1100
+"""Bytes to reckon with per compressed frame (360 to 800 were measured on the paper's games)."""
+_REST_OF_ROW = 8 + 4 + 4 + 4 + 1 + 1
+_PROCESS = 700 << 20
+"""Libraries, networks, optimisers and the arrays of an update, about."""
+_WORKER = 120 << 20
+
+
+def replay_bytes(config: Config) -> int:
+    """Memory of a full replay buffer of frames."""
+    c = config.replay
+    frame = _COMPRESSED_FRAME if c.compress else _PIXELS
+    states = c.capacity_steps // (c.unroll if c.prioritised else 1)
+    return c.capacity_steps * (frame + _REST_OF_ROW) + states * 4 * config.dqn.hidden
+
+
+def memory_bytes(config: Config) -> int:
+    """Memory of the whole run, worker processes included."""
+    return replay_bytes(config) + _PROCESS + workers(config) * _WORKER
+
+
+def workers(config: Config) -> int:
+    """Processes that will step the games."""
+    return min(config.atari.workers or len(os.sched_getaffinity(0)), config.loop.actors)
+
+
+def check_memory(config: Config) -> None:
+    """Refuse a run that this machine cannot hold, with the sum."""
+    if not config.sees_images:
+        return
+    need, have = memory_bytes(config), available_bytes()
+    if have is not None and need > have:
+        raise BadInput(
+            f"this run needs about {_gib(need)}, of which {_gib(replay_bytes(config))} for "
+            f"replay.capacity_steps={config.replay.capacity_steps}; {_gib(have)} are available "
+            f"(smaller: replay.capacity_steps, replay.compress=true)"
+        )
+
+
+def available_bytes() -> int | None:
+    """Memory that can be had without swapping; None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def describe(config: Config) -> str:
+    """One line: memory, and time from a trial of each stage on noise (some seconds)."""
+    stage = trial(config)
+    loop = config.loop
+    # With a core to spare, games are played while the learner works.
+    overlap = len(os.sched_getaffinity(0)) > 1
+    update = (stage["encoder"] + stage["learner"]) / loop.cycles_per_update
+    cycle = stage["act"] + (max(stage["env"], update) if overlap else stage["env"] + update)
+    warm = loop.warmup_frames / loop.actors
+    lwm = config.bonus.startswith("lwm")
+    before = warm * stage["env"]
+    if lwm:
+        before += config.encoder.pretrain_iterations * stage["encoder"]
+        before += config.world_model.pretrain_iterations * stage["learner"] / 3
+    hours = (before + (loop.total_frames / loop.actors - warm) * cycle) / 3600
+    frames = loop.total_frames * config.atari.action_repeat
+    return (
+        f"{frames:,} emulator frames ({loop.total_frames:,} agent steps): about {_time(hours)} on "
+        f"this machine ({cycle:.2f} s a cycle of {loop.actors} actors) and "
+        f"{_gib(memory_bytes(config))} of memory"
+    )
+
+
+def trial(config: Config) -> dict[str, float]:
+    """Seconds of one call of each stage, the better of two."""
+    torch.set_num_threads(config.threads)
+    rng = np.random.default_rng(0)
+    few = min(8, config.loop.actors)
+    env = make_env(config, environment_seeds("validation", few))
+    try:
+        env.reset()
+        actions = rng.integers(env.num_actions, size=(20, few))
+
+        def play() -> None:
+            for a in actions:
+                env.send(a)
+                env.recv()
+
+        share = config.loop.actors / few / len(actions)
+        took = {"env": _seconds(play) * share}
+        return took | _learner_trial(config, env.num_actions, rng)
+    finally:
+        env.close()
+
+
+def _learner_trial(config: Config, num_actions: int, rng: np.random.Generator) -> dict[str, float]:
+    state = LearnerState(config, _PIXELS, num_actions)
+    T, B, K = config.window, config.replay.batch, config.loop.actors
+    zero, off = np.zeros((T, B), np.float32), np.zeros((T, B), np.bool_)
+    unroll = Unroll(
+        obs=_noise(rng, T, B),
+        a_tm1=rng.integers(num_actions, size=(T, B)),
+        r_t=zero,
+        is_first=off,
+        is_last=off,
+        discount_t=zero + 1,
+        h=np.zeros((B, config.dqn.hidden), np.float32),
+        belief=np.zeros((B, 0), np.float32),
+        r_in=zero,
+        origin=np.zeros((B, 2), np.int64),
+    )
+    flags, none = np.zeros(K, np.bool_), np.zeros(K, np.float32)
+    actions = np.zeros(K, np.int64)
+    step = Step(_noise(rng, K), actions, none, flags, flags, none + 1, none, actions, flags)
+    actors = initial_state(state.dqn, state.bonus, K, state.embedding)
+    took = {
+        "learner": _seconds(lambda: learn(state, unroll, 0.0, np.ones(B, np.float32))),
+        "act": _seconds(
+            lambda: act(state.dqn, state.bonus, actors, step, flags, actions, True, state.embed)
+        ),
+        "encoder": 0.0,
+    }
+    if state.encoder is not None:
+        n = config.encoder.batch
+        pairs = Pairs(_noise(rng, n), _noise(rng, n))
+        offsets = shift_offsets(rng, 2 * n, config.encoder.spatial_shift)
+        took["encoder"] = _seconds(lambda: learn_encoder(state, pairs, offsets))
+    return took
+
+
+def _noise(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.integers(256, size=(*shape, SIDE, SIDE), dtype=np.uint8)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(2):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _time(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 2 else f"{hours * 60:.0f} minutes"
