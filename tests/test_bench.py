@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lwm import bench, config, kernels
+from lwm import config, kernels
+from lwm.bench import atari, common
+from lwm.bench import labyrinth as bench
 from lwm.training import Trainer
 
 
@@ -80,11 +82,11 @@ def test_rows_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(bench, "load_preset", debug)
     monkeypatch.setattr(bench, "_LANES", 8)
     out = tmp_path / "results" / "bench.json"
-    text = bench.labyrinth(0.0, out)
+    text = bench.run(0.0, out)
     rows = json.loads(out.read_text(encoding="utf-8"))
     assert [row["stage"] for row in rows] == list(bench.STAGES)
     for row in rows:
-        assert tuple(row) == bench.COLUMNS
+        assert tuple(row) == common.COLUMNS
         assert (row["workload"], row["cores"], row["dtype"]) == ("labyrinth", 1, "float32")
         assert row["ms"] > 0
         assert (row["gflop"] is None) == (row["of_matmul"] is None)
@@ -99,7 +101,15 @@ def test_ratio_to_the_matrix_product_by_hand() -> None:
     # A product of 2·32·128·384 operations in 1 ms; a stage with twice the work in 4 ms is half as
     # fast, one without a count has no ratio.
     low = dict.fromkeys(bench.STAGES, 4e-3) | {"_matmul": 1e-3}
-    rows = bench._rows(low, {"act": 4 * 32 * 128 * 384}, 1, "abc")
+    rows = common.stage_rows(
+        "labyrinth",
+        bench.STAGES,
+        low,
+        {"act": 4 * 32 * 128 * 384},
+        2 * 32 * 128 * 384 / 1e-3,
+        "float32",
+        "abc",
+    )
     by_stage = {row["stage"]: row for row in rows}
     assert by_stage["act"]["ms"] == pytest.approx(4.0)
     assert by_stage["act"]["gflop"] == pytest.approx(4 * 32 * 128 * 384 / 1e9)
@@ -110,7 +120,35 @@ def test_ratio_to_the_matrix_product_by_hand() -> None:
 
 def test_every_entry_has_its_turn_in_every_round() -> None:
     tape: list[str] = []
-    work: bench.Work = {"a": (2, lambda: tape.append("a")), "b": (1, lambda: tape.append("b"))}
-    low = bench._measure(work, 0.0)
+    work: common.Work = {"a": (2, lambda: tape.append("a")), "b": (1, lambda: tape.append("b"))}
+    low = common.measure(work, 0.0)
     assert "".join(tape) == "aab" * 3
     assert set(low) == {"a", "b"}
+
+
+def test_rows_of_the_other_workload_stay(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    row = dict(
+        zip(common.COLUMNS, ("atari", "act", 1, "float32", 1.0, None, None, "a"), strict=True)
+    )
+    common.write(out, [row])
+    common.write(out, [{**row, "workload": "labyrinth"}])
+    common.write(out, [{**row, "ms": 2.0}])
+    found = {r["workload"]: r["ms"] for r in json.loads(out.read_text())}
+    assert found == {"labyrinth": 1.0, "atari": 2.0}
+    out.write_text("damaged")
+    common.write(out, [row])
+    assert len(json.loads(out.read_text())) == 1
+
+
+def test_atari_operations_by_hand() -> None:
+    """The paper's sizes, with 18 actions: about 171 GFLOP a cycle, as the released code takes."""
+    paper = config.load_preset("paper", workload="atari")
+    found = atari.flops(paper, 18)
+    conv = 1_638_400 + 5_308_416 + 3_612_672
+    see, phi = conv + 2 * 3136 * 512, conv + 2 * 3136 * 32
+    gru, head = 6 * 512 * (512 + 19 + 512), 2 * (2 * 512 * 512 + 512 * 19)
+    assert found["target"] == 16 * 125 * (see + gru) + 16 * 85 * head
+    assert found["backward"] == 16 * 85 * (2 * (see + gru + head) - 1_638_400)
+    assert found["encoder"] == 512 * (3 * phi - 1_638_400)
+    assert 140e9 < found["cycle"] < 200e9

@@ -128,10 +128,10 @@ BAD = [
     ),
     (["evaluate", "run", "--record", "-2"], "'-2' is not a whole number from 1 to 10,000,000"),
     (["evaluate", "run", "dqn.gamma=1"], "unrecognized argument 'dqn.gamma=1'"),
-    (["config", "--preset", "bset"], "unknown preset 'bset'; did you mean 'best'?"),
+    (["config", "--preset", "bset"], "unknown preset 'bset' of labyrinth; did you mean 'best'?"),
     (["config", "dqn.gamma=x"], "dqn.gamma='x' is not a valid float"),
     (["reproduce", "table9"], "unknown experiment 'table9'"),
-    (["bench", "atari"], "invalid choice: 'atari'"),
+    (["bench", "doom"], "invalid choice: 'doom'"),
 ]
 
 

@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     p.set_defaults(call=_reproduce)
 
     p = commands.add_parser("bench", help="speed by stage, as ratios within one run")
-    p.add_argument("workload", choices=["labyrinth"])
+    p.add_argument("workload", choices=WORKLOADS)
     p.set_defaults(call=_bench)
 
     p = commands.add_parser("quickstart", help="3×3 labyrinth to the paper's score, with pictures")
@@ -272,9 +272,9 @@ def _reproduce(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from lwm import bench
+    from importlib import import_module
 
-    print(bench.labyrinth())
+    print(import_module(f"lwm.bench.{args.workload}").run())
     return 0
 
 

@@ -130,7 +130,7 @@ def learn(
     """
     config = state.config
     burn_in = config.replay.burn_in
-    window, z, metrics = _rewarded(state, unroll, progress)
+    window, z, metrics = rewarded(state, unroll, progress)
     td = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
     loss = td.delta.square().sum(0)
     loss = (loss if weight is None else loss * torch.from_numpy(weight)).mean()
@@ -156,14 +156,14 @@ def learn(
 def priorities(state: LearnerState, unroll: Unroll) -> NDArray[np.float32]:
     """Priorities [B] of windows that have none yet, bonus included; nothing is trained (row 20)."""
     config = state.config
-    window, _, _ = _rewarded(state, unroll, 0.0, train=False)
+    window, _, _ = rewarded(state, unroll, 0.0, train=False)
     td = td_errors(state.dqn, state.target, window, config.replay.burn_in, config.dqn)
     return sequence_priority(td.delta, td.valid, config.replay.priority_eta).numpy()
 
 
 def pretrain(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, dict[str, float]]:
     """One update on warm-up rows: the world model, and the DQN's memory where it has that head."""
-    window, z, metrics = _rewarded(state, unroll, 0.0)
+    window, z, metrics = rewarded(state, unroll, 0.0)
     if state.config.dqn.auxiliary > 0:
         cut = window.is_first if state.config.dqn.reset_state else None
         h = state.dqn.states(window.x, cut, window.h)[:-1]
@@ -173,7 +173,7 @@ def pretrain(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, dict[st
     return state, metrics
 
 
-def _rewarded(
+def rewarded(
     state: LearnerState, unroll: Unroll, progress: float, train: bool = True
 ) -> tuple[TDInput, Tensor, dict[str, float]]:
     """The window with its bonus recomputed (and the bonus model trained): -> what the DQN learns

@@ -1,10 +1,7 @@
-"""Speed by stage, as ratios within one run.
+"""Speed on the labyrinth, by stage.
 
-Times of a shared machine mean little by themselves, so everything is measured in turn, round after
-round in one process with one BLAS thread, in seconds of processor time (what the clock on the wall
-says when nothing else runs), and the low quantile of the rounds is kept.  The inputs are those of a
-real run of preset ``paper`` on 4×4, whose episodes are cut at the length that a trained agent
-needs: resets inside windows cost time.
+The inputs are those of a real run of preset ``paper`` on 4×4, whose episodes are cut at the length
+that a trained agent needs: resets inside windows cost time.
 
 Operations are counted by formula, a multiplication and an addition as two, for matrix products
 only.  Per row of a window (D embedding, A actions; F, H, K the widths of FC, GRU and head):
@@ -26,7 +23,7 @@ burn-in, an update takes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -37,11 +34,10 @@ import torch
 
 from lwm.actor import act, embed_bits
 from lwm.agent import TDInput, td_errors
+from lwm.bench.common import METHOD, OUT, Work, low_quantile, measure, stage_rows, table, write
 from lwm.config import Config, load_preset, replace
 from lwm.envs.labyrinth import LabyrinthVectorEnv
 from lwm.envs.vector import make_env
-from lwm.errors import RunFailed, reason
-from lwm.files import write_json_atomic
 from lwm.intrinsic import Window
 from lwm.learner import learn
 from lwm.machine import machine_facts
@@ -53,19 +49,13 @@ STAGES = (
     "act", "env", "sample", "world_model", "target", "online", "backward", "optimiser", "learner",
     "cycle",
 )  # fmt: skip
-COLUMNS = ("workload", "stage", "cores", "dtype", "ms", "gflop", "of_matmul", "commit")
-OUT = Path("results") / "bench.json"
 ENV_AIM = 50.0
 """Times as many steps per second as Gymnasium's own vectorisation of the single environment."""
 _LANES = 1024
 _SIZE = 4
 _SOLVED_STEPS = 24
 """Length of a trained agent's episode on 4×4 (the paper's score is -23.5)."""
-_QUANTILE = 0.1
 _MATMUL_FLOP = 2 * 32 * 128 * 384
-
-Work = dict[str, tuple[int, Callable[[], object]]]
-"""Name -> (calls in a round, the call)."""
 
 
 def flops(config: Config, embedding: int = 4, actions: int = 4) -> dict[str, float]:
@@ -98,7 +88,7 @@ def _row(inputs: int, features: int, hidden: int, head: int) -> tuple[int, int, 
     return 2 * inputs * features, 6 * hidden * (features + hidden), 2 * head
 
 
-def labyrinth(seconds: float = 60.0, out: Path = OUT) -> str:
+def run(seconds: float = 60.0, out: Path = OUT) -> str:
     """Measure for about ``seconds`` (after a few of setting up), write ``out``, return a table."""
     paper = load_preset("paper", {"env.size": _SIZE})
     changes = {
@@ -109,15 +99,12 @@ def labyrinth(seconds: float = 60.0, out: Path = OUT) -> str:
     config = replace(paper, changes)
     trainer, events, phases = _warmed_up(config)
     work = {**_stages(trainer), **_references(trainer, events)}
-    low = phases | _measure(work, seconds)
+    low = phases | measure(work, seconds)
     low["_frame"] = low["cycle"] * trainer.cycles / trainer.frames
     facts = machine_facts(config.threads)
-    rows = _rows(low, flops(config), config.threads, facts["commit"])
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFailed(f"cannot write {out}: {reason(error)}") from error
-    write_json_atomic(out, rows)
+    rate = _MATMUL_FLOP / low["_matmul"]
+    rows = stage_rows("labyrinth", STAGES, low, flops(config), rate, "float32", facts["commit"])
+    write(out, rows)
     return "\n".join([*_report(rows, low, paper, facts), "", f"rows: {out}"])
 
 
@@ -134,7 +121,7 @@ def _warmed_up(config: Config) -> tuple[Trainer, Iterator[Event], dict[str, floa
         spent = time.process_time() - began
         trained = "_pretrain" if trainer.pretrained > pretrained else "_train"
         took[trained if warm else "_warmup"].append(spent)
-    return trainer, events, {name: _low(times) for name, times in took.items()}
+    return trainer, events, {name: low_quantile(times) for name, times in took.items()}
 
 
 def _stages(trainer: Trainer) -> Work:
@@ -248,39 +235,6 @@ def _single() -> Any:
     return gymnasium.make("lwm/Labyrinth-v0", size=_SIZE, disable_env_checker=True)
 
 
-def _measure(work: Work, seconds: float) -> dict[str, float]:
-    """Low quantile of each entry's seconds per call, over rounds in which each has its turn."""
-    took: dict[str, list[float]] = {name: [] for name in work}
-    end = time.monotonic() + seconds
-    while time.monotonic() < end or len(next(iter(took.values()))) < 3:
-        for name, (calls, function) in work.items():
-            began = time.process_time()
-            for _ in range(calls):
-                function()
-            took[name].append((time.process_time() - began) / calls)
-    return {name: _low(times) for name, times in took.items()}
-
-
-def _low(times: list[float]) -> float:
-    """What it takes undisturbed; the first time pays for caches and allocations."""
-    return float(np.quantile(times[1:], _QUANTILE))
-
-
-def _rows(
-    low: dict[str, float], counts: dict[str, float], cores: int, commit: str | None
-) -> list[dict[str, Any]]:
-    """The rows of bench.json: ``gflop`` is the work of one call in 10^9 operations."""
-    matmul = _MATMUL_FLOP / low["_matmul"]
-    rows = []
-    for stage in STAGES:
-        count = counts.get(stage)
-        rate = None if count is None else count / low[stage] / matmul
-        values = (1e3 * low[stage], None if count is None else count / 1e9, rate)
-        row = ("labyrinth", stage, cores, "float32", *values, commit)
-        rows.append(dict(zip(COLUMNS, row, strict=True)))
-    return rows
-
-
 def _report(
     rows: list[dict[str, Any]], low: dict[str, float], paper: Config, facts: dict[str, Any]
 ) -> list[str]:
@@ -288,16 +242,10 @@ def _report(
     lines = [
         f"labyrinth {_SIZE}×{_SIZE}, preset paper, {facts['threads']} thread, float32, "
         f"torch {facts['torch']}, {facts['cpu']}",
-        f"processor time, low quantile ({_QUANTILE:.0%}) of interleaved rounds; "
-        f"commit {facts['commit']}",
+        METHOD + f"; commit {facts['commit']}",
         "",
-        f"{'stage':22}{'ms a call':>10}{'GFLOP/s':>10}{'of matmul':>11}",
+        *table(rows),
     ]
-    for row in rows:
-        work = "".rjust(21)
-        if row["gflop"] is not None:
-            work = f"{row['gflop'] / row['ms'] * 1e3:10.1f}{row['of_matmul']:11.0%}"
-        lines.append(f"{row['stage']:22}{row['ms']:10.3f}{work}".rstrip())
     without = 1e3 * (low["learner"] - low["world_model"])
     lines.append(f"{'learner - world_model':22}{without:10.3f}")
     rate = _MATMUL_FLOP / low["_matmul"] / 1e9

@@ -1,0 +1,1 @@
+"""Speed by stage, as ratios within one run: a module per workload."""
