@@ -87,11 +87,12 @@ def run(seconds: float = 120.0, out: Path = OUT, changes: dict[str, Any] | None 
     write(out, rows)
     ratio = low["_theirs_wall"] / low["_env_wall"]
     steps = paper.loop.actors / low["_env_wall"]
+    name = "matmul " + "×".join(map(str, _MATMUL))
     lines = [
         f"{GAME}, preset paper, 1 BLAS thread, convolutions in {dtype}; {METHOD}; commit {commit}",
         "",
         *table(rows),
-        f"{'matmul ' + '×'.join(map(str, _MATMUL)):22}{1e3 * low['_matmul']:10.3f}{rate / 1e9:10.1f}",
+        f"{name:22}{1e3 * low['_matmul']:10.3f}{rate / 1e9:10.1f}",
         "",
         f"environments {steps:,.0f} agent steps/s with {theirs.threads} workers, {ratio:.0%} of "
         "AtariVectorEnv with as many threads (aim: 90 %)",
