@@ -9,6 +9,7 @@ ale-py is optional and loaded only when a game is asked for.
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def _rom(game: str) -> str:
     """Path of a game's file; ``BadInput`` for a name that is not there."""
     found = _roms()
     if game not in found:
-        raise BadInput(f"unknown game {game!r}{hint(game, sorted(found))}")
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", game).lower()  # others write MsPacman
+        raise BadInput(f"unknown game {game!r}{hint(snake, sorted(found))}")
     return str(found[game])
 
 
@@ -78,7 +80,7 @@ class AtariEnv:
         seeds: [B] one per environment, not negative.
         ram: whether ``ram`` may be asked for.
         cut_repeat: a lost life that ends the training episode also ends the repetition of the
-            action.  The released code and ``AtariVectorEnv`` play all the frames.
+            action, as in Gymnasium's wrapper.  The released code plays all the frames.
         patience: seconds without progress after which a worker counts as hung.
     """
 
@@ -91,7 +93,7 @@ class AtariEnv:
         seeds: NDArray[np.int64],
         ram: bool = False,
         *,
-        cut_repeat: bool = True,
+        cut_repeat: bool = False,
         patience: float = PATIENCE,
     ) -> None:
         if len(seeds) == 0 or np.min(seeds) < 0:

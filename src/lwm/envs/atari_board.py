@@ -115,6 +115,8 @@ def pack(blobs: list[bytes]) -> bytes:
 def unpack(payload: bytes) -> list[bytes]:
     """Inverse of ``pack``."""
     count = int(np.frombuffer(payload, "<i8", 1)[0])
-    ends = 8 * (count + 1) + np.cumsum(np.frombuffer(payload, "<i8", count + 1)[1:])
-    starts = [8 * (count + 1), *ends[:-1].tolist()]
-    return [payload[a:b] for a, b in zip(starts, ends.tolist(), strict=True)]
+    start, blobs = 8 * (count + 1), []
+    for length in np.frombuffer(payload, "<i8", count, 8).tolist():
+        blobs.append(payload[start : start + length])
+        start += length
+    return blobs

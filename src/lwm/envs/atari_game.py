@@ -194,5 +194,5 @@ class Game:
         """Keep the frame before the last; its colours must be learned while it is shown."""
         older = self._screens[0]
         self.ale.getScreen(older)
-        if not self._camera.knows(older, self._shown[1]):
+        if not self._camera.knows(older):
             self._camera.learn(self.ale, older)
