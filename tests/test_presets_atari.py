@@ -26,7 +26,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("precision", "auto", "row 17"),
     # Table "Atari pre-processing".  Frame stack, pooling, grey, 84 x 84 and unclipped rewards are
     # no settings: the environment knows nothing else.
-    ("atari.game", "montezuma_revenge", "Sec. 4.3: one of six"),
+    ("atari.game", "montezuma_revenge", "Sec. 4.2: one of six"),
     ("atari.time_limit", 10_000, f"{PP}: Max episode length"),
     ("atari.action_repeat", 4, f"{PP}: Action repeats"),
     ("atari.noop_max", 30, f"{PP}: Random noops range"),
@@ -58,7 +58,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("replay.importance_exponent", 0.6, f"{DQN}: Importance sampling exponent"),
     ("replay.priority_eta", 0.9, "row 20"),
     ("replay.compress", True, OURS),
-    ("replay.symmetry", False, OFF),
+    ("replay.symmetry_share", 0.0, OFF),
     ("dqn.features", 512, f"{DQN}: CNN output size"),
     ("dqn.hidden", 512, f"{DQN}: RNN hidden size"),
     ("dqn.head", 512, f"{DQN}: Advantage and value FC layers"),
@@ -79,7 +79,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("dqn.auxiliary", 0.0, OFF),
     ("dqn.average", 0.0, OFF),
     ("evaluation.epsilon", 0.001, f"{DQN}: Evaluation epsilon"),
-    ("evaluation.episodes", 128, "Sec. 4.3: averaged over 128 episodes"),
+    ("evaluation.episodes", 128, "Sec. 4.2: averaged over 128 episodes"),
     # Table "Phi training with W-MSE loss".
     ("encoder.learning_rate", 5e-4, f"{PHI}: Learning rate"),
     ("encoder.adam_epsilon", 1e-8, "row 31"),
@@ -132,7 +132,7 @@ GAMES = {
     "solaris": 1.0,
     "montezuma_revenge": 1.0,
 }
-"""The six games of Sec. 4.3 and the scale of their bonus (row 8)."""
+"""The six games of Sec. 4.2 and the scale of their bonus (row 8)."""
 
 
 def preset(name: str, **overrides: Any) -> Config:

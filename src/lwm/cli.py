@@ -149,6 +149,8 @@ def _load_config(args: argparse.Namespace) -> Config:
             raise BadInput(f"{setting!r} is not of the form key=value")
         if key == "preset":
             raise BadInput(f"choose a preset with --preset {value}: it sets other values too")
+        if key == "workload":
+            raise BadInput(f"name the workload first: lwm train {value} ...")
         overrides[key] = value
     foreign = [k for k in overrides if k.partition(".")[0] in _OTHERS[args.workload]]
     if foreign:
@@ -193,11 +195,11 @@ def _train(args: argparse.Namespace) -> int:
         config = _load_config(args)
         from lwm import session
 
+        writer, trainer = session.start(config, args.out or Path("runs") / run_name(config))
         if config.workload == "atari" and not args.quiet:
             from lwm import plan
 
             print(plan.describe(config), flush=True)
-        writer, trainer = session.start(config, args.out or Path("runs") / run_name(config))
     result = _drive(writer, trainer, args.quiet)
     print(describe(result))
     print(f"run: {writer.path}")

@@ -136,8 +136,12 @@ class ReplayConfig:
         0.9, "share of the largest TD error in a priority; the mean has the rest; row 20", 0, 1
     )
     compress: bool = setting(False, "keep observations compressed, without loss")
-    symmetry: bool = setting(
-        False, "labyrinth: windows that start without a past are mirrored and turned at random"
+    symmetry_share: float = setting(
+        0.0,
+        "labyrinth: first share of the frames in which windows without a past are mirrored and "
+        "turned at random",
+        0,
+        1,
     )
 
 
@@ -335,6 +339,8 @@ def check(config: Config) -> None:
     known = PRESETS[config.workload]
     if config.preset not in known:
         raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, known)}")
+    if config.sees_images:
+        _check_images(config)
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:
@@ -366,3 +372,21 @@ def check(config: Config) -> None:
             f"loop.warmup_frames={config.loop.warmup_frames} gives {warm} rows per actor, "
             f"but a window takes {longest}"
         )
+
+
+def _check_images(config: Config) -> None:
+    """What works on the labyrinth's bits only."""
+    if config.agent == "mbie-eb":
+        raise BadInput("agent 'mbie-eb' counts the labyrinth's observations; it knows no images")
+    only_bits = {
+        "intrinsic.start_belief": (config.intrinsic.start_belief, "zero"),
+        "dqn.auxiliary": (config.dqn.auxiliary, 0),
+        "replay.symmetry_share": (config.replay.symmetry_share, 0),
+        "replay.align_starts": (config.replay.align_starts, 0),
+        "world_model.loss": (config.world_model.loss, "mse"),
+    }
+    for key, (value, allowed) in only_bits.items():
+        if value != allowed:
+            raise BadInput(f"{key}={value} is for the labyrinth; on Atari it must be {allowed}")
+    if not config.replay.prioritised:
+        raise BadInput("replay.prioritised=False is for the labyrinth; on Atari it must be True")

@@ -77,6 +77,8 @@ def _play(
     solved = np.zeros(n, np.bool_)
     playing = np.arange(n)
     step = env.reset()
+    if coverage is not None:
+        coverage.add(env.ram)
     actions = np.zeros(n, np.int64)
     while True:
         explore = rng.random(n) < config.evaluation.epsilon

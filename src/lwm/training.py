@@ -64,6 +64,9 @@ class Trainer:
         self.acted = 0
         self.env.set_time_limit(self._time_limit())
         self.step: Step = self.env.reset()
+        if self.coverage is not None:
+            self.coverage.add(self.env.ram)
+        self._phase = "warmup"
         self._sums: dict[str, list[float]] = {}
         self._next_log = config.loop.log_every_frames
 
@@ -113,6 +116,7 @@ class Trainer:
 
     def cycle(self) -> None:
         """Act -> append -> send -> update -> receive: the one order of spec.md."""
+        self._phase = "train" if self.warm else "warmup"
         learning = self.warm and self.config.agent != "random"
         if learning:
             action = self._act()
@@ -211,7 +215,7 @@ class Trainer:
         return metrics
 
     def _turned(self, unroll: Unroll) -> Unroll:
-        if not self.config.replay.symmetry:
+        if self.progress >= self.config.replay.symmetry_share:
             return unroll
         return turned(unroll, self.replay_rng.integers(len(GROUP), size=len(unroll.h)))
 
@@ -268,7 +272,7 @@ class Trainer:
             data["coverage/rooms"] = self.coverage.rooms
             data["coverage/positions"] = self.coverage.positions
         self._sums = {}
-        return Event("train" if self.warm else "warmup", self.frames, data)
+        return Event(self._phase, self.frames, data)
 
     def get_state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on."""
