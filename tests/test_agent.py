@@ -563,3 +563,19 @@ def test_an_infinite_gradient_of_the_world_model_is_not_applied() -> None:
     with pytest.raises(RunFailed, match="world model's loss or gradient is not finite"):
         learn(state, make_unroll(state), 0.0)
     assert torch.isfinite(weights(state.bonus.model)).all()
+
+
+@pytest.mark.parametrize(
+    "progress, share", [(0.0, 1.0), (0.4, 1.0), (0.5, 0.75), (0.8, 0.0), (1.0, 0.0)]
+)
+def test_the_bonus_fades_within_its_part_of_the_run(progress: float, share: float) -> None:
+    window = {"intrinsic.fade_from": 0.4, "intrinsic.fade_until": 0.8}
+    config = load_preset("debug", {"intrinsic.final_beta": 0.0, **window})
+    assert learner_module._beta_share(config, progress) == pytest.approx(share)
+
+
+def test_the_rate_falls_at_the_end() -> None:
+    changes = {"dqn.final_learning_rate": 1e-4, "dqn.anneal_share": 0.5}
+    config = load_preset("debug", {"dqn.learning_rate": 1e-3, **changes})
+    rates = [learner_module._learning_rate(config, p) for p in (0.0, 0.5, 0.75, 1.0)]
+    assert rates == pytest.approx([1e-3, 1e-3, 5.5e-4, 1e-4])

@@ -235,7 +235,8 @@ class IntrinsicConfig:
         -1,
         1e6,
     )
-    fade_share: float = setting(1.0, "last share of the frames over which it is reached", 0, 1)
+    fade_from: float = setting(0.0, "share of the frames after which it begins to move", 0, 1)
+    fade_until: float = setting(1.0, "share of the frames at which it has arrived", 0, 1)
     start_belief: Literal["zero", "stored"] = setting(
         "zero", "belief before a window's first transition: 0, or as the actor had it; row 5"
     )
@@ -349,6 +350,8 @@ def check(config: Config) -> None:
             )
         if config.world_model.loss == "bce" and not config.world_model.sigmoid_output:
             raise BadInput("world_model.loss='bce' needs world_model.sigmoid_output=True")
+    if config.intrinsic.fade_from > config.intrinsic.fade_until:
+        raise BadInput("intrinsic.fade_from comes after intrinsic.fade_until")
     loop = config.loop
     if config.agent != "random" and loop.total_frames <= loop.warmup_frames:
         raise BadInput(

@@ -239,21 +239,23 @@ def _learning_rate(config: Config, progress: float) -> float:
     c = config.dqn
     if c.final_learning_rate == 0 or c.anneal_share == 0:
         return c.learning_rate
-    share = _share_of_the_end(progress, c.anneal_share)
+    share = _between(progress, 1 - c.anneal_share, 1.0)
     return c.learning_rate + share * (c.final_learning_rate - c.learning_rate)
 
 
 def _beta_share(config: Config, progress: float) -> float:
-    """Scale of the bonus in the target relative to beta: 1, or moving linearly near the end."""
+    """Scale of the bonus in the target relative to beta: 1, or moving within part of the run."""
     c = config.intrinsic
-    if c.final_beta < 0 or c.beta == 0 or c.fade_share == 0:
+    if c.final_beta < 0 or c.beta == 0:
         return 1.0
-    return 1.0 + _share_of_the_end(progress, c.fade_share) * (c.final_beta / c.beta - 1.0)
+    return 1.0 + _between(progress, c.fade_from, c.fade_until) * (c.final_beta / c.beta - 1.0)
 
 
-def _share_of_the_end(progress: float, length: float) -> float:
-    """How much of the last ``length`` (> 0) of the run is over, in [0, 1]."""
-    return min(max((progress - (1 - length)) / length, 0.0), 1.0)
+def _between(progress: float, start: float, stop: float) -> float:
+    """How much of the stretch from ``start`` to ``stop`` is over, in [0, 1]."""
+    if progress >= stop:
+        return 1.0
+    return max(progress - start, 0.0) / (stop - start)
 
 
 @torch.no_grad()

@@ -14,12 +14,11 @@ _BEST: dict[str, Any] = {
     # Twice the paper's updates per frame, from twice as many actors.
     "loop.actors": 16,
     "loop.cycles_per_update": 1,
-    # Windows that hold whole episodes; the others begin with stored states.  Their length follows
-    # the size of the labyrinth (``best_unroll``).  In the first half they come in eight
-    # orientations; then only as they are, since layouts are not equally likely in all of them.
+    # Windows that hold whole episodes, in eight orientations; the others begin with stored states.
+    # Their length follows the size of the labyrinth (``best_unroll``).
     "replay.burn_in": 0,
     "replay.align_starts": 0.75,
-    "replay.symmetry_share": 0.5,
+    "replay.symmetry_share": 1.0,
     "intrinsic.start_belief": "stored",
     # Bits are learned by cross-entropy, four times as fast.
     "world_model.loss": "bce",
@@ -30,7 +29,7 @@ _BEST: dict[str, Any] = {
     "dqn.n_step": 3,
     # Settle: in the second half bonus and rate fade out; the averaged weights are scored.
     "intrinsic.final_beta": 0.0,
-    "intrinsic.fade_share": 0.5,
+    "intrinsic.fade_from": 0.5,
     "dqn.final_learning_rate": 1e-5,
     "dqn.anneal_share": 0.5,
     "dqn.average": 0.998,

@@ -102,7 +102,7 @@ _SWITCHES = (
 # What `best` changes, taken back one at a time.
 _WITHOUT = (
     "replay.symmetry_share=0",
-    "replay.symmetry_share=1",
+    "replay.symmetry_share=0.5",
     "replay.align_starts=0",
     "intrinsic.start_belief=zero",
     "world_model.loss=mse world_model.learning_rate=5e-4",
