@@ -185,4 +185,4 @@ GAME_BETA = {"freeway": 0.01}
 
 def best_unroll(size: int) -> int:
     """Trained rows of a window in preset ``best``: a good walk, and half as much again."""
-    return round(64 / 25 * size**2)
+    return min(round(64 / 25 * size**2), 256)
