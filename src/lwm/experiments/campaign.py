@@ -31,6 +31,12 @@ def present(path: Path, columns: tuple[str, ...], keys: tuple[str, ...]) -> set[
     return {tuple(row[k] for k in keys) for row in rows.read(path, columns)}
 
 
+def status(plan: Plan, path: Path, columns: tuple[str, ...], keys: tuple[str, ...]) -> str:
+    """How many of the planned runs have a row."""
+    have = present(path, columns, keys)
+    return f"{sum(s.key(seed) in have for s, seed in plan)} of {len(plan)} runs"
+
+
 def run_missing(
     plan: Plan,
     path: Path,

@@ -138,8 +138,7 @@ def plan() -> list[tuple[Setting, int]]:
 
 def status() -> str:
     """How many of the planned runs are there."""
-    have = campaign.present(PATH, COLUMNS, KEYS)
-    return f"{sum(s.key(seed) in have for s, seed in plan())} of {len(plan())} runs"
+    return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
 def main(only: list[str], seeds: int | None, jobs: int | None, show: bool) -> int:
