@@ -41,10 +41,11 @@ class WorldModel(nn.Module):
 
     def _inputs(self, z: Tensor, action: Tensor) -> Tensor:
         x = self.features(torch.cat([z, one_hot(action, self.num_actions)], -1))
-        return F.relu(x, inplace=True) if self.relu_features else x
+        # Not in place: on a view, which a linear layer returns, that copies twice in the backward pass.
+        return F.relu(x) if self.relu_features else x
 
     def _predict(self, belief: Tensor) -> Tensor:
-        y = self.output(F.relu(self.head(belief), inplace=True))
+        y = self.output(F.relu(self.head(belief)))
         return torch.sigmoid(y) if self.sigmoid_output else y
 
 
