@@ -266,17 +266,19 @@ SMALLER = {
 
 def test_laptop_has_less_of_everything_and_the_same_method() -> None:
     found = changes("laptop")
-    # Fewer actors, windows and pretraining; fewer updates, each of which moves the target further.
-    assert set(found) == SMALLER | {"loop.cycles_per_update", "dqn.tau"}
+    # Fewer actors, windows and pretraining; fewer updates, each of which moves everything further.
+    rates = {"dqn.tau", "dqn.learning_rate", "intrinsic.momentum"}
+    assert set(found) == SMALLER | rates | {"loop.cycles_per_update"}
     paper = preset("paper")
     assert all(found[key] < get(paper, key) for key in SMALLER)
     assert found["loop.cycles_per_update"] > 1 and found["dqn.tau"] > 0.005
+    assert found["dqn.learning_rate"] > 1e-4 and found["intrinsic.momentum"] < 0.999
     laptop = preset("laptop")
     assert 10**6 <= laptop.loop.total_frames * laptop.atari.action_repeat <= 2 * 10**6
     # The networks, the inputs and the targets are the paper's.
     for section in ("atari", "dqn", "encoder", "world_model", "intrinsic", "evaluation"):
         changed = {key for key in found if key.partition(".")[0] == section}
-        assert changed <= SMALLER | {"dqn.tau"}
+        assert changed <= SMALLER | rates
 
 
 def test_debug_is_tiny_and_switches_nothing() -> None:
