@@ -36,8 +36,8 @@ from lwm.files import write_bytes_atomic
 
 ROWS = 64
 """Rows in a block, at most: as many pictures of 84 x 84 as fit into the window of level 1."""
-FRAMES = 8192
-"""Rows times environments, at most: what is written in a fraction of a second."""
+FRAMES = 4096
+"""Rows times environments, at most: what is packed and written in about a tenth of a second."""
 LEVEL = 1  # higher ones take several times as long for 5 % less (Atari)
 MAX_BYTES = 1 << 30  # of a block, unpacked
 MAX_HEADER_BYTES = 1 << 18
