@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lwm import files, recording, runs, session, training
+from lwm import blocks, files, recording, runs, session, training
 from lwm import learner as learner_module
 from lwm.actor import Acted, ActorState, act
 from lwm.agent import TDInput, td_errors
@@ -98,6 +99,7 @@ def assert_same_run(path: Path, other: Path) -> None:
     assert mine.frames == theirs.frames
     assert same(mine.state["learner"], theirs.state["learner"])
     assert same(mine.state, theirs.state)
+    assert mine.blocks == theirs.blocks  # the rows of replay: their files have the same sums
     assert runs.read_status(path)["state"] == runs.read_status(other)["state"] == "finished"
 
 
@@ -145,6 +147,41 @@ def test_a_run_from_the_command_line(whole: Path, capsys: pytest.CaptureFixture[
     episode = read_episode(whole / "episodes" / "episode-000000.safetensors.zst")
     assert episode.meta["environment"] == "atari breakout" and episode.meta["agent"] == "lwm"
     assert episode.meta["frames"] == saved.frames
+
+
+def test_what_checkpoints_take(whole: Path, tmp_path: Path, capsys: Any) -> None:
+    # The ring has 80 rows of 2 actors: of the block of 64 rows that is oldest, a few are left.
+    saved = runs.load_checkpoint(whole)
+    assert set(saved.state["replay"]) == {"count", "priorities"}
+    count = saved.state["replay"]["count"]
+    bounds = [(b.first, b.stop) for b in saved.blocks]
+    assert bounds == [(0, 64), (64, 128), (128, count)] and count - 80 < 64
+    for row in runs.read_metrics(whole):
+        assert not any("seconds" in key for key in row)
+    timing = list(runs.read_timing(whole))
+    assert sum("checkpoint_seconds" in row for row in timing) == 4  # at 70, 140, 210 and the end
+    assert sum("block_seconds" in row for row in timing) == 2
+    stops = [row[k] for row in timing for k in ("block_seconds", "checkpoint_seconds") if k in row]
+    assert all(0 < seconds < 60 for seconds in stops)
+    # Finish once more, from the last checkpoint: the line is there though nothing is saved.
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    (path / "status.json").unlink()
+    capsys.readouterr()
+    assert main(["train", "--resume", str(path), "--quiet"]) == 0
+    rows = sum(b.size for b in saved.blocks)
+    total = rows + sum(file.stat().st_size for file in saved.path.iterdir())
+    assert capsys.readouterr().out.splitlines()[1] == (
+        f"checkpoint: {total / 1e6:.1f} MB on disk "
+        f"(replay 160 frames, {rows / (2 * count):.0f} bytes a frame)"
+    )
+    assert_same_run(path, whole)
+
+
+def test_who_only_looks_reads_no_rows(whole: Path) -> None:
+    trainer = session.load(whole)
+    trainer.close()
+    assert trainer.frames >= 260 and len(trainer.replay) == 0
 
 
 def test_a_run_that_is_finished_is_not_resumed(
@@ -304,6 +341,47 @@ def test_killed_and_resumed(tmp_path: Path, whole: Path) -> None:
 
     assert main(["train", "--resume", str(path), "--quiet"]) == 0
     assert_same_run(path, whole)
+
+
+class Killed(BaseException):
+    """As sudden as a kill: no one gets to save anything."""
+
+
+def test_killed_between_blocks_and_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "ROWS", 16)
+    undisturbed, path = tmp_path / "undisturbed", tmp_path / "run"
+    session.run(*session.start(config(), undisturbed))
+    began, left = session.start(config(), path), 0
+    write = blocks.write
+
+    def dying(directory: Path, first: int, rows: blocks.Rows) -> blocks.Block:
+        nonlocal left
+        block = write(directory, first, rows)
+        left -= block.rows == 16
+        if left == 0:
+            raise Killed
+        return block
+
+    # Die after 1 block, before there is a checkpoint; then after 3, 5, ... further ones.
+    kills = 0
+    for n in (1, 3, 5, 7, 9):
+        left = n
+        monkeypatch.setattr(blocks, "write", dying)
+        try:
+            session.run(*began)
+        except Killed:
+            kills += 1
+        else:
+            break
+        monkeypatch.setattr(blocks, "write", write)
+        began = session.reopen(path)
+        # What was in memory when the checkpoint was written is there again.
+        began[1].replay.check_valid()
+    assert kills >= 3
+    assert_same_run(path, undisturbed)
+    assert len(runs.load_checkpoint(path).blocks) == 6  # of the last 80 rows, the oldest in part
 
 
 # What is trained, and what is not.

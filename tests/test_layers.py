@@ -45,6 +45,7 @@ LAYERS = {
     "lwm.files": 7,
     "lwm.machine": 7,
     "lwm.codec": 7,
+    "lwm.blocks": 7,
     "lwm.checkpoint": 7,
     "lwm.episodes": 7,
     "lwm.runs": 7,

@@ -248,6 +248,9 @@ def test_a_whole_run_on_disk(whole: Path) -> None:
     assert evaluation["episodes"] == 8 and evaluation["frames"] == events[-1].frames
     assert len(list(runs.read_timing(whole))) == len(rows)
     assert runs.read_config(whole) == to_dict(config())
+    # Its rows are small: all of them are in every checkpoint, and in no blocks.
+    assert runs.load_checkpoint(whole).blocks == () and "obs" in state["replay"]
+    assert not (whole / "checkpoints" / "rows").exists()
 
 
 class Asking:

@@ -10,6 +10,10 @@ A checkpoint is a directory of three files::
 It is written as ``<name>.tmp-<pid>/``, synced, and renamed, so a directory with its final name is a
 whole one.  Loading executes nothing: no pickle, only JSON and raw numbers, with bounds on both.
 
+A checkpoint can refer to blocks of replay rows, files in ``rows/`` beside it that it shares with
+others (see ``blocks``); their sizes and sums are in state.json under ``_blocks``.  A block is
+removed when no checkpoint that is left refers to it.
+
 A *state* is a tree of dicts with string keys and lists, whose leaves are numpy arrays, int (of any
 size), float, str, bool or None.  All come back equal, arrays with dtype and shape.  Two
 conveniences are not symmetric: a tuple comes back as a list, a numpy scalar as the Python number.
@@ -24,12 +28,14 @@ import re
 import shutil
 import stat
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from lwm import blocks as row_blocks
 from lwm import files
+from lwm.blocks import Block
 from lwm.codec import (
     CHUNK_BYTES,
     MAX_JSON_BYTES,
@@ -43,15 +49,20 @@ from lwm.errors import CheckpointError, RunFailed, reason
 FORMAT = 1
 ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
 MAX_MANIFEST_BYTES = 4096
+BLOCKS = "_blocks"
+"""The key of a state that names its blocks of rows; absent where there are none."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _STEP = re.compile(r"step-([0-9]{1,18})(\.old-[0-9]+)?")
 _TEMPORARY = re.compile(r".+\.tmp-([0-9]{1,18})")
 
 
-def save(directory: Path, name: str, state: dict[str, Any], keep: int = 2) -> Path:
+def save(
+    directory: Path, name: str, state: dict[str, Any], keep: int = 2, blocks: Sequence[Block] = ()
+) -> Path:
     """Write ``state`` as ``directory/name`` and return that path.
 
+    ``blocks`` are those of its rows, written before into ``rows_directory(directory)``.
     If ``name`` is ``step-<number>``, checkpoints with a lower number are removed but for the newest
     ``keep - 1``.  On any failure the earlier checkpoints stay as they were.
     """
@@ -60,7 +71,9 @@ def save(directory: Path, name: str, state: dict[str, Any], keep: int = 2) -> Pa
     directory = Path(directory)
     target = directory / name
     temporary = directory / f"{name}.tmp-{os.getpid()}"
-    arrays, text = encode(state)
+    if BLOCKS in state:
+        raise CheckpointError(f"the key {BLOCKS!r} of a state is reserved")
+    arrays, text = encode({**state, BLOCKS: row_blocks.to_json(blocks)} if blocks else state)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _rmtree(temporary)
@@ -82,13 +95,24 @@ def save(directory: Path, name: str, state: dict[str, Any], keep: int = 2) -> Pa
     return target
 
 
+def rows_directory(directory: Path) -> Path:
+    """Where the blocks of rows of the checkpoints in ``directory`` are."""
+    return Path(directory) / "rows"
+
+
 def load(path: Path) -> dict[str, Any]:
-    """The state saved at ``path``; a CheckpointError names the file that is not as written."""
+    """The state saved at ``path``; a CheckpointError names the file that is not as written.
+
+    Its blocks of rows, under the key ``BLOCKS`` if there are any, are checked but not read.
+    """
     path = Path(path)
     try:
-        return _load(path)
+        state = _load(path)
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {reason(error)}") from error
+    if BLOCKS in state:
+        state[BLOCKS] = _check_blocks(path, state[BLOCKS])
+    return state
 
 
 def latest(
@@ -116,6 +140,12 @@ def latest(
     if present:
         raise CheckpointError(f"no good checkpoint among the {len(present)} in {directory}")
     return None
+
+
+def newest_bytes(directory: Path) -> int:
+    """Bytes of the files of the newest checkpoint, 0 if there is none."""
+    present = _numbered(Path(directory))
+    return sum(file.stat().st_size for file in present[-1][1].iterdir()) if present else 0
 
 
 def _rmtree(path: Path) -> None:
@@ -156,6 +186,8 @@ def _prune(directory: Path, name: str, keep: int) -> None:
                 _rmtree(directory / entry)
             elif entry.startswith(f"{name}.old-"):
                 _discard(directory / entry)
+        named = [block for _, path in _numbered(directory) for block in _named_blocks(path)]
+        row_blocks.prune(rows_directory(directory), named)
     except OSError:
         pass
 
@@ -215,6 +247,31 @@ def _load(path: Path) -> dict[str, Any]:
     return decode(path / STATE, text, read_safetensors(path / ARRAYS))
 
 
+def _check_blocks(path: Path, value: Any) -> list[Block]:
+    """The blocks that the checkpoint ``path`` names, each there and as written."""
+    try:
+        blocks = row_blocks.from_json(value)
+    except ValueError as error:
+        raise CheckpointError(f"{path / STATE} is not a valid state: {error}") from error
+    for block in blocks:
+        file = rows_directory(path.parent) / block.name
+        try:
+            _read_checked(file, (block.size, block.sha256), None)
+        except OSError as error:
+            raise CheckpointError(f"damaged checkpoint: {file}: {reason(error)}") from error
+    return blocks
+
+
+def _named_blocks(path: Path) -> list[Block]:
+    """The blocks that the checkpoint ``path`` names; one that cannot be loaded names none."""
+    try:
+        listed = _read_manifest(path / MANIFEST)
+        document = json.loads(_read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES))
+        return row_blocks.from_json(document["values"].get(BLOCKS, []))
+    except (CheckpointError, FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
 def _open_regular(path: Path) -> IO[bytes]:
     if not stat.S_ISREG(os.lstat(path).st_mode):
         raise CheckpointError(f"damaged checkpoint: {path} is not a regular file")
@@ -249,7 +306,7 @@ def _read_checked(path: Path, entry: tuple[int, str], limit: int | None) -> byte
         actual = os.fstat(file.fileno()).st_size
         if actual != size:
             raise CheckpointError(
-                f"damaged checkpoint: {path} has {actual} bytes, its manifest says {size}"
+                f"damaged checkpoint: {path} has {actual} bytes, it was written with {size}"
             )
         if limit is not None and size > limit:
             raise CheckpointError(f"{path} has {size} bytes, more than the {limit} allowed")

@@ -202,6 +202,8 @@ def _train(args: argparse.Namespace) -> int:
             print(plan.describe(config), flush=True)
     result = _drive(writer, trainer, args.quiet)
     print(describe(result))
+    if trainer.config.replay.compress:
+        print(session.disk_use(writer, trainer))
     print(f"run: {writer.path}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -254,6 +255,21 @@ class Replay:
         self.count = int(index["count"])
         if self._priorities:
             self._priorities.set_state(index["priorities"])
+
+    def set_blocks(
+        self, index: dict[str, Any], blocks: Iterable[tuple[int, dict[str, NDArray[Any]]]]
+    ) -> None:
+        """Restore an index and all rows: blocks that follow one another, each with the number of
+        its first row; rows that have left the ring may be among them."""
+        self.set_index(index)
+        reached = None
+        for first, block in blocks:
+            if first != reached and (reached is not None or first > self.oldest):
+                break
+            self.set_rows(first, block)
+            reached = first + len(block["obs"])
+        if reached != (self.count or None):
+            raise ValueError(f"the rows from {reached or self.oldest} on are missing")
 
     def get_rows(self, first: int, stop: int) -> dict[str, NDArray[Any]]:
         """A copy of rows ``first`` ... ``stop`` - 1: arrays [T, envs, ...], frames unpacked, and

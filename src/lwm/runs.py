@@ -6,8 +6,10 @@
       config.json        {"format": 1, "lwm_version": ..., "config": {...}}; marks a run
       machine.json       what computed it: versions, threads, processor (no paths, no host or user)
       metrics.jsonl      one JSON object a line, only values that the seed determines
-      timing.jsonl       one JSON object a line: wall times and rates
-      checkpoints/       step-<frames, 9 digits>/ ..., see ``checkpoint``
+      timing.jsonl       one JSON object a line: wall times and rates; "block_seconds" and
+                         "checkpoint_seconds": the longest stop for either since the line before
+      checkpoints/       step-<frames, 9 digits>/ ..., see ``checkpoint``; and rows/ where replay
+                         holds pictures: its rows, shared by checkpoints, see ``blocks``
       evaluation.json    the last evaluation
       episodes/          recorded episodes, see ``episodes``
       status.json        {"state": running|finished|stopped|failed, "frames", "message", "pid"}
@@ -22,14 +24,15 @@ and no infinity: both are written as null.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lwm import __version__, checkpoint, files
+from lwm import __version__, blocks, checkpoint, files
+from lwm.blocks import Block, Rows
 from lwm.errors import BadInput, CheckpointError, LwmError, reason
 from lwm.files import RowLog, read_json, read_rows, write_json_atomic
 from lwm.machine import machine_facts as machine_facts
@@ -53,6 +56,13 @@ class Saved:
     """Facts of the machine that wrote it; compare with ``mismatches``."""
     log_bytes: tuple[int, int]
     """Lengths of metrics.jsonl and timing.jsonl at that moment."""
+    blocks: tuple[Block, ...] = ()
+    """Blocks of replay rows that belong to it, oldest first."""
+
+    def rows(self) -> Iterator[tuple[int, Rows]]:
+        """Of each block the number of its first row, and its arrays; read one by one."""
+        directory = checkpoint.rows_directory(self.path.parent)
+        return ((block.first, blocks.read(directory, block)) for block in self.blocks)
 
 
 class RunWriter:
@@ -66,6 +76,8 @@ class RunWriter:
     def __init__(self, path: Path, lock: int, machine: dict[str, Any], keep: int) -> None:
         self.path = path
         self.keep = keep
+        self.blocks: tuple[Block, ...] = ()
+        """Blocks of rows that the newest checkpoint names, oldest first."""
         self._machine = machine
         self._lock: int | None = lock
         self._frames = 0
@@ -131,6 +143,7 @@ class RunWriter:
                 log.check_cut(length)
             for log, length in zip(logs, lengths, strict=True):
                 log.cut(length)
+            writer.blocks = saved.blocks if saved else ()
             writer.set_status("running", saved.frames if saved else 0)
         return writer, saved
 
@@ -142,8 +155,17 @@ class RunWriter:
         """Append a row to timing.jsonl."""
         self._timing.append(timing)
 
-    def checkpoint(self, frames: int, state: dict[str, Any]) -> Path:
-        """Save ``state``, what the logs hold so far, and on what machine."""
+    def write_block(self, first: int, rows: Rows) -> Block:
+        """Write the replay rows that begin with number ``first``, for the checkpoints to come."""
+        return blocks.write(checkpoint.rows_directory(self._checkpoints), first, rows)
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoint(self, frames: int, state: dict[str, Any], rows: Sequence[Block] = ()) -> Path:
+        """Save ``state``, what the logs hold so far, and on what machine; ``rows``: the blocks of
+        replay rows that belong to it.  Other blocks may go."""
         if _RESERVED in state:
             raise CheckpointError(f"the key {_RESERVED!r} of a state is reserved")
         self._metrics.sync()
@@ -154,10 +176,15 @@ class RunWriter:
             "machine": self._machine,
         }
         saved = checkpoint.save(
-            self.path / "checkpoints", _name(frames), {**state, _RESERVED: own}, self.keep
+            self._checkpoints, _name(frames), {**state, _RESERVED: own}, self.keep, rows
         )
+        self.blocks = tuple(rows)
         self._frames = int(frames)
         return saved
+
+    def checkpoint_bytes(self) -> int:
+        """Size of the newest checkpoint on disk, its blocks of rows not counted."""
+        return checkpoint.newest_bytes(self._checkpoints)
 
     def set_status(self, state: str, frames: int | None = None, message: str = "") -> None:
         """Replace status.json; ``frames`` defaults to the last number given."""
@@ -311,6 +338,7 @@ def _newest(path: Path, warn: Callable[[str], None] | None) -> Saved | None:
         return None
     where, state = found
     try:
+        rows = tuple(state.pop(checkpoint.BLOCKS, ()))
         own = state.pop(_RESERVED)
         frames, machine, (metrics, timing) = own["frames"], own["machine"], own["log_bytes"]
         if not all(type(n) is int and n >= 0 for n in (frames, metrics, timing)):
@@ -319,7 +347,7 @@ def _newest(path: Path, warn: Callable[[str], None] | None) -> Saved | None:
             raise ValueError("of another run")
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where} is not a checkpoint of a run") from error
-    return Saved(where, frames, state, machine, (metrics, timing))
+    return Saved(where, frames, state, machine, (metrics, timing), rows)
 
 
 def _name(frames: int) -> str:

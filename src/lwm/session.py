@@ -15,12 +15,14 @@ from types import FrameType
 from typing import Any, Protocol
 
 from lwm import runs
+from lwm.blocks import Block, block_rows
 from lwm.config import Config, from_dict, to_dict
 from lwm.coverage import coverage_of
 from lwm.errors import BadInput, LwmError
 from lwm.evaluate import evaluate
 from lwm.machine import machine_facts, mismatches
 from lwm.plan import check_memory
+from lwm.replay import Replay
 from lwm.training import Trainer
 from lwm.types import Event
 
@@ -74,15 +76,57 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
         if saved is not None:
             for text in mismatches(saved.machine, machine):
                 warn(f"bit-exactness is not promised, the build differs: {text}")
-            trainer.set_state(saved.state)
+            trainer.set_state(saved.state, saved.rows())
         return writer, trainer
 
 
 def load(path: Path) -> Trainer:
-    """The newest good state of the run in ``path``, for reading: takes no lock, writes nothing."""
+    """The newest good state of the run in ``path``, for reading: takes no lock, writes nothing.
+
+    Its replay stays empty.
+    """
     trainer = _trainer(from_dict(runs.read_config(path)))
-    trainer.set_state(runs.load_checkpoint(path, warn=warn).state)
+    trainer.set_state(runs.load_checkpoint(path, warn=warn).state, replay=False)
     return trainer
+
+
+class RowBlocks:
+    """The rows of a replay on disk: a block as soon as its rows are there, the rest at checkpoints.
+
+    So a checkpoint takes no longer for a large replay than for a small one.
+    """
+
+    def __init__(self, writer: runs.RunWriter, replay: Replay) -> None:
+        self.writer, self.replay = writer, replay
+        self.size = block_rows(replay.rows, replay.envs)
+        self.blocks = list(writer.blocks)
+        if self.blocks and self.blocks[-1].rows < self.size:
+            self.blocks.pop()  # the rest of then: its rows are written again in a whole block
+
+    def write_complete(self) -> bool:
+        """Write the blocks whose rows have become complete; whether there was one.
+
+        To be called after every cycle, before the ring overwrites their rows.
+        """
+        before = self._written
+        while self._written + self.size <= self.replay.count:
+            self.blocks.append(self._write(self._written + self.size))
+        return self._written > before
+
+    def write_all(self) -> list[Block]:
+        """Write what is not yet written; the blocks of all rows that are in the ring."""
+        self.write_complete()
+        self.blocks = [block for block in self.blocks if block.stop > self.replay.oldest]
+        rest = self.replay.count > self._written
+        return [*self.blocks, *([self._write(self.replay.count)] if rest else [])]
+
+    @property
+    def _written(self) -> int:
+        """Rows before this one are in blocks."""
+        return self.blocks[-1].stop if self.blocks else self.replay.oldest
+
+    def _write(self, stop: int) -> Block:
+        return self.writer.write_block(self._written, self.replay.get_rows(self._written, stop))
 
 
 def run(
@@ -96,20 +140,35 @@ def run(
     config = trainer.config
     began, frames = time.monotonic(), trainer.frames
     saved = frames
+    rows = RowBlocks(writer, trainer.replay) if config.replay.compress else None
+    stops: dict[str, float] = {}
+
+    def stopped(what: str, since: float) -> None:
+        stops[what] = max(stops.get(what, 0.0), time.monotonic() - since)
+
+    def write_rows() -> None:
+        since = time.monotonic()
+        if rows is not None and rows.write_complete():
+            stopped("block_seconds", since)
 
     def checkpoint() -> None:
         nonlocal saved
-        writer.checkpoint(trainer.frames, trainer.get_state())
+        since = time.monotonic()
+        blocks = () if rows is None else rows.write_all()
+        writer.checkpoint(trainer.frames, trainer.get_state(rows is None), blocks)
         writer.set_status("running", trainer.frames)
         saved = trainer.frames
+        stopped("checkpoint_seconds", since)
 
     def tell(event: Event) -> None:
         seconds = time.monotonic() - began
         writer.log({"kind": event.kind, "frames": event.frames, **event.data})
         done = event.frames - first
+        rate = done / seconds
         writer.log_timing(
-            {"frames": event.frames, "seconds": seconds, "frames_per_second": done / seconds}
+            {"frames": event.frames, "seconds": seconds, "frames_per_second": rate, **stops}
         )
+        stops.clear()
         for consumer in consumers:
             consumer(event, seconds)
 
@@ -118,6 +177,7 @@ def run(
         # A run killed between its last checkpoint and its evaluation has only that left to do.
         events = () if _stopped_at_score(writer.path, config, frames) else trainer.run()
         for event in events:
+            write_rows()
             if event.kind == "end" and trainer.frames > saved:
                 checkpoint()  # before its row: a resumed run tells its end again
             if event.kind != "cycle":
@@ -157,6 +217,16 @@ def score(trainer: Trainer, episodes: int | None = None) -> dict[str, Any]:
     if seen is not None:
         result |= {"rooms": seen.rooms, "positions": seen.positions}
     return {"frames": trainer.frames, "epsilon": config.evaluation.epsilon, **result}
+
+
+def disk_use(writer: runs.RunWriter, trainer: Trainer) -> str:
+    """What the newest checkpoint takes on disk, and a frame of replay in it, in one line."""
+    c = trainer.replay
+    rows = sum(block.size for block in writer.blocks)
+    on_disk = sum(block.rows for block in writer.blocks) * c.envs
+    total = rows + writer.checkpoint_bytes()
+    each = f", {rows / on_disk:.0f} bytes a frame" if on_disk else ""
+    return f"checkpoint: {total / 1e6:,.1f} MB on disk (replay {len(c) * c.envs:,} frames{each})"
 
 
 def _stopped_at_score(path: Path, config: Config, frames: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -274,11 +274,11 @@ class Trainer:
         self._sums = {}
         return Event(self._phase, self.frames, data)
 
-    def get_state(self) -> dict[str, Any]:
-        """Everything that the rest of the run depends on."""
+    def get_state(self, rows: bool = True) -> dict[str, Any]:
+        """Everything that the rest of the run depends on; ``rows``: with those of replay."""
         return {
             "learner": self.learner.state_tree(),
-            "replay": self.replay.get_state(),
+            "replay": self.replay.get_state() if rows else self.replay.get_index(),
             "env": self.env.get_state(),
             "actors": {k: v.numpy() for k, v in self.actors._asdict().items()},
             "step": dict(self.step._asdict()),
@@ -298,13 +298,25 @@ class Trainer:
             **({} if self.coverage is None else {"coverage": self.coverage.seen}),
         }
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Inverse of ``get_state``; a state of another config is an error."""
+    def set_state(
+        self,
+        state: dict[str, Any],
+        blocks: Iterable[tuple[int, dict[str, np.ndarray]]] = (),
+        replay: bool = True,
+    ) -> None:
+        """Inverse of ``get_state``; a state of another config is an error.
+
+        ``blocks``: the rows, where the state is without them (``Replay.set_blocks``).
+        ``replay`` False: leave replay empty, for those who only look.
+        """
         try:
             self.learner.load_tree(state["learner"])
             counters = state["counters"]
             self.frames, self.cycles = int(counters["frames"]), int(counters["cycles"])
-            self.replay.set_state(state["replay"])
+            if replay and "obs" in state["replay"]:
+                self.replay.set_state(state["replay"])
+            elif replay:
+                self.replay.set_blocks(state["replay"], blocks)
             self.env.set_state(state["env"])
             actors = ActorState(
                 **{k: torch.from_numpy(np.array(v)) for k, v in state["actors"].items()}
