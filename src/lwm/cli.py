@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lwm import __version__
-from lwm.config import AGENTS, PRESETS, WORKLOADS, Config, difference, fields, get, load_preset
+from lwm.config import (
+    AGENTS,
+    PRESETS,
+    WORKLOADS,
+    Config,
+    difference,
+    fields,
+    get,
+    load_preset,
+    source,
+)
 from lwm.errors import BadInput, LwmError, reason
 
 
@@ -297,8 +307,8 @@ def _config(args: argparse.Namespace) -> int:
             continue
         value, usual = get(config, key), get(base, key)
         mark = "*" if value != usual else " "
-        source = f"  [{f.metadata['source']}]" if f.metadata.get("source") else ""
-        print(f"{mark} {key}={value}  {f.metadata['doc']}{source}")
+        where = source(key, args.workload)
+        print(f"{mark} {key}={value}  {f.metadata['doc']}" + (f"  [{where}]" if where else ""))
     print("* differs from preset paper")
     return 0
 
