@@ -125,6 +125,8 @@ def test_a_run_from_the_command_line(whole: Path, capsys: pytest.CaptureFixture[
     assert 260 <= rows[-1]["frames"] < 262 and rows[-1]["updates"] >= 15
     frames = [row["frames"] for row in rows if row["kind"] in ("warmup", "train")]
     assert [f // 25 for f in frames] == list(range(1, 11))
+    assert any("episode/return" in row for row in rows)
+    assert not any("episode/solved" in row for row in rows)  # a game ends, it is not solved
     assert len(list(runs.read_timing(whole))) == len(rows)
     saved = runs.load_checkpoint(whole)
     assert saved.frames == rows[-1]["frames"] and "ranking" in saved.state
@@ -145,6 +147,24 @@ def test_a_run_from_the_command_line(whole: Path, capsys: pytest.CaptureFixture[
     episode = read_episode(whole / "episodes" / "episode-000000.safetensors.zst")
     assert episode.meta["environment"] == "atari breakout" and episode.meta["agent"] == "lwm"
     assert episode.meta["frames"] == saved.frames
+
+
+def test_validations_of_games_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes: dict[str, Any] = {
+        "loop__total_frames": 130,
+        "loop__evaluate_every_frames": 125,
+        "loop__validation_episodes": 2,
+        "encoder__pretrain_iterations": 0,
+        "world_model__pretrain_iterations": 0,
+    }
+    path = tmp_path / "run"
+    shown = [word for word in flags(path, **changes) if word != "--quiet"]
+    assert main(shown) == 0
+    (told,) = (row for row in runs.read_metrics(path) if row["kind"] == "validation")
+    assert told["episodes"] == 2 and "solved" not in told
+    said = capsys.readouterr().err
+    assert f"score {told['score']:.2f} over 2 validation episodes\n" in said
+    assert "return=" in said and "solved" not in said
 
 
 def test_a_run_that_is_finished_is_not_resumed(

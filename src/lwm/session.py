@@ -18,7 +18,7 @@ from lwm import runs
 from lwm.config import Config, from_dict, to_dict
 from lwm.coverage import coverage_of
 from lwm.errors import BadInput, LwmError
-from lwm.evaluate import evaluate
+from lwm.evaluate import Scores, evaluate
 from lwm.machine import machine_facts, mismatches
 from lwm.plan import check_memory
 from lwm.training import Trainer
@@ -123,9 +123,8 @@ def run(
             if event.kind != "cycle":
                 tell(event)
             if _crossed(config.loop.evaluate_every_frames, frames, event.frames):
-                result = evaluate(
-                    config, trainer.learner, config.loop.validation_episodes, "validation"
-                ).summary()
+                games = config.loop.validation_episodes
+                result = _summary(evaluate(config, trainer.learner, games, "validation"), config)
                 tell(Event("validation", event.frames, result))
                 if config.loop.stop_at_score < 0 and result["score"] >= config.loop.stop_at_score:
                     checkpoint()
@@ -151,12 +150,17 @@ def score(trainer: Trainer, episodes: int | None = None) -> dict[str, Any]:
     seen = None
     if config.workload == "atari":
         seen = coverage_of(config.atari.game, config.atari.coverage)
-    result = evaluate(config, trainer.learner, episodes, coverage=seen).summary()
-    if config.workload == "atari":
-        del result["solved"], result["median_solved"]  # a game is not solved, it ends
+    result = _summary(evaluate(config, trainer.learner, episodes, coverage=seen), config)
     if seen is not None:
         result |= {"rooms": seen.rooms, "positions": seen.positions}
     return {"frames": trainer.frames, "epsilon": config.evaluation.epsilon, **result}
+
+
+def _summary(scores: Scores, config: Config) -> dict[str, Any]:
+    result = scores.summary()
+    if config.workload == "atari":
+        del result["solved"], result["median_solved"]  # a game is not solved, it ends
+    return result
 
 
 def _stopped_at_score(path: Path, config: Config, frames: int) -> bool:

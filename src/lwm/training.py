@@ -250,16 +250,15 @@ class Trainer:
             self._sums.setdefault(key, []).append(value)
 
     def _note_episodes(self) -> None:
-        ended = self.step.episode_end
-        if ended.any():
-            for i in np.flatnonzero(ended):
-                self._add(
-                    {
-                        "episode/return": float(self.step.episode_return[i]),
-                        "episode/length": float(self.step.episode_length[i]),
-                        "episode/solved": float(self.step.discount_t[i] == 0),
-                    }
-                )
+        step, atari = self.step, self.config.workload == "atari"
+        for i in np.flatnonzero(step.episode_end):
+            told = {
+                "episode/return": float(step.episode_return[i]),
+                "episode/length": float(step.episode_length[i]),
+            }
+            if not atari:  # a game is not solved, it ends
+                told["episode/solved"] = float(step.discount_t[i] == 0)
+            self._add(told)
 
     def _report(self) -> Event:
         if self.frames < self._next_log:
