@@ -203,6 +203,28 @@ def test_another_seed_another_run(whole: Path) -> None:
         other.close()
 
 
+def test_the_last_actor_has_a_number_of_its_own() -> None:
+    trainer = Trainer(config())
+    try:
+        ends = np.array([True, True])
+        returns = np.array([3.0, 7.0], np.float32)
+        over = trainer.step._replace(episode_end=ends, episode_return=returns)
+        for end, value in (((True, False), 1.0), ((True, True), 7.0), ((False, True), 9.0)):
+            own = np.array([3.0, value], np.float32)
+            trainer.step = over._replace(episode_end=np.array(end), episode_return=own)
+            trainer._note_episodes()
+        trainer.frames = trainer._next_log
+        told = trainer._report().data
+        assert told["episode/return"] == np.mean([3, 3, 7, 9])
+        assert told["episode/return_last_actor"] == np.mean([7, 9])  # whole games of actor 1 alone
+        trainer.step = over._replace(episode_end=np.array([True, False]))
+        trainer._note_episodes()
+        trainer.frames = trainer._next_log
+        assert "episode/return_last_actor" not in trainer._report().data
+    finally:
+        trainer.close()
+
+
 # Stopped, killed and resumed.
 
 

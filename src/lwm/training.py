@@ -258,6 +258,8 @@ class Trainer:
             }
             if not atari:  # a game is not solved, it ends
                 told["episode/solved"] = float(step.discount_t[i] == 0)
+            elif i == step.episode_end.size - 1:  # row 27: the lowest epsilon gives the curve
+                told["episode/return_last_actor"] = told["episode/return"]
             self._add(told)
 
     def _report(self) -> Event:
