@@ -3,6 +3,7 @@ see the same rows; scores of whole games although training episodes end with a l
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import signal
@@ -25,6 +26,7 @@ from lwm.actor import Acted, ActorState, act
 from lwm.agent import TDInput, td_errors
 from lwm.cli import main
 from lwm.config import Config, load_preset, to_dict
+from lwm.envs.vector import make_env
 from lwm.episodes import read_episode, write_episode
 from lwm.evaluate import evaluate
 from lwm.intrinsic import NoBonus, Window
@@ -147,6 +149,37 @@ def test_a_run_from_the_command_line(whole: Path, capsys: pytest.CaptureFixture[
     episode = read_episode(whole / "episodes" / "episode-000000.safetensors.zst")
     assert episode.meta["environment"] == "atari breakout" and episode.meta["agent"] == "lwm"
     assert episode.meta["frames"] == saved.frames
+
+
+def test_a_running_run_is_scored_with_its_parameters_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    writer, trainer = session.start(config(loop__actors=4, loop__warmup_frames=240), path)
+    asked: list[int] = []
+
+    def counting(config: Any, seeds: Any, coverage: bool = False) -> Any:
+        asked.append(len(seeds))
+        return make_env(config, seeds, coverage)
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("this needs no replay and no training games")
+
+    with writer, contextlib.closing(trainer):
+        for _ in range(3):
+            trainer.cycle()
+        writer.checkpoint(trainer.frames, trainer.get_state())
+        with monkeypatch.context() as patch:
+            patch.setattr("lwm.evaluate.make_env", counting)
+            patch.setattr("lwm.training.Trainer.__init__", never)
+            patch.setattr("lwm.replay.Replay.__init__", never)
+            assert main(["evaluate", str(path), "--record", "1"]) == 0
+        said = capsys.readouterr()
+        assert said.err == "" and f"over 2 games at {trainer.frames} agent steps" in said.out
+        assert asked == [1, 2]  # one to ask for its actions, then those to be scored
+        assert runs.read_evaluation(path) == session.score(trainer)  # the very same parameters
+        trainer.cycle()  # it goes on
+        assert runs.read_status(path)["state"] == "running"
 
 
 def test_validations_of_games_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

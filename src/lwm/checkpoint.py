@@ -82,17 +82,20 @@ def save(directory: Path, name: str, state: dict[str, Any], keep: int = 2) -> Pa
     return target
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The state saved at ``path``; a CheckpointError names the file that is not as written."""
+def load(path: Path, part: str | None = None) -> dict[str, Any]:
+    """The state saved at ``path``; a CheckpointError names the file that is not as written.
+
+    ``part``: of the arrays only those below this key, the others are None.  All are checked.
+    """
     path = Path(path)
     try:
-        return _load(path)
+        return _load(path, part)
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {reason(error)}") from error
 
 
 def latest(
-    directory: Path, warn: Callable[[str], None] | None = None
+    directory: Path, warn: Callable[[str], None] | None = None, part: str | None = None
 ) -> tuple[Path, dict[str, Any]] | None:
     """The good ``step-<number>`` checkpoint with the highest number, or None if there is none yet.
 
@@ -109,7 +112,7 @@ def latest(
             break
         tried.add(waiting[0])
         try:
-            return waiting[0], load(waiting[0])
+            return waiting[0], load(waiting[0], part)
         except CheckpointError as error:
             if waiting[0].exists() or waiting[0].is_symlink():
                 tell(f"{error}; trying the checkpoint before it")
@@ -199,7 +202,7 @@ def _manifest(files: dict[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, part: str | None) -> dict[str, Any]:
     """Check everything that can be checked without trusting the content, then read it."""
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         raise CheckpointError(f"{path} is not a checkpoint directory")
@@ -212,7 +215,7 @@ def _load(path: Path) -> dict[str, Any]:
     listed = _read_manifest(path / MANIFEST)
     text = _read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES)
     _read_checked(path / ARRAYS, listed[ARRAYS], None)
-    return decode(path / STATE, text, read_safetensors(path / ARRAYS))
+    return decode(path / STATE, text, read_safetensors(path / ARRAYS, part), part)
 
 
 def _open_regular(path: Path) -> IO[bytes]:

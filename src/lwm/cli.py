@@ -259,14 +259,14 @@ def _plan(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
     from lwm import runs, session
 
-    trainer = session.load(args.run)
-    result = session.score(trainer, args.episodes)
+    trained = session.load(args.run)
+    result = session.score(trained, args.episodes)
     print(describe(result))
     runs.write_evaluation(args.run, result)
     if args.record:
         from lwm.recording import record
 
-        paths = record(trainer, args.run / "episodes", args.record)
+        paths = record(trained, args.run / "episodes", args.record)
         print(f"recorded {len(paths)} episodes in {args.run / 'episodes'}")
     return 0
 
