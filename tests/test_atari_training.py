@@ -3,6 +3,7 @@ see the same rows; scores of whole games although training episodes end with a l
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import shutil
@@ -26,6 +27,7 @@ from lwm.actor import Acted, ActorState, act
 from lwm.agent import TDInput, td_errors
 from lwm.cli import main
 from lwm.config import Config, load_preset, to_dict
+from lwm.envs.vector import make_env
 from lwm.episodes import read_episode, write_episode
 from lwm.evaluate import evaluate
 from lwm.intrinsic import NoBonus, Window
@@ -127,6 +129,8 @@ def test_a_run_from_the_command_line(whole: Path, capsys: pytest.CaptureFixture[
     assert 260 <= rows[-1]["frames"] < 262 and rows[-1]["updates"] >= 15
     frames = [row["frames"] for row in rows if row["kind"] in ("warmup", "train")]
     assert [f // 25 for f in frames] == list(range(1, 11))
+    assert any("episode/return" in row for row in rows)
+    assert not any("episode/solved" in row for row in rows)  # a game ends, it is not solved
     assert len(list(runs.read_timing(whole))) == len(rows)
     saved = runs.load_checkpoint(whole)
     assert saved.frames == rows[-1]["frames"] and "ranking" in saved.state
@@ -178,10 +182,53 @@ def test_what_checkpoints_take(whole: Path, tmp_path: Path, capsys: Any) -> None
     assert_same_run(path, whole)
 
 
-def test_who_only_looks_reads_no_rows(whole: Path) -> None:
-    trainer = session.load(whole)
-    trainer.close()
-    assert trainer.frames >= 260 and len(trainer.replay) == 0
+def test_a_running_run_is_scored_with_its_parameters_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    writer, trainer = session.start(config(loop__actors=4, loop__warmup_frames=240), path)
+    asked: list[int] = []
+
+    def counting(config: Any, seeds: Any, coverage: bool = False) -> Any:
+        asked.append(len(seeds))
+        return make_env(config, seeds, coverage)
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("this needs no replay and no training games")
+
+    with writer, contextlib.closing(trainer):
+        for _ in range(3):
+            trainer.cycle()
+        writer.checkpoint(trainer.frames, trainer.get_state())
+        with monkeypatch.context() as patch:
+            patch.setattr("lwm.evaluate.make_env", counting)
+            patch.setattr("lwm.training.Trainer.__init__", never)
+            patch.setattr("lwm.replay.Replay.__init__", never)
+            assert main(["evaluate", str(path), "--record", "1"]) == 0
+        said = capsys.readouterr()
+        assert said.err == "" and f"over 2 games at {trainer.frames} agent steps" in said.out
+        assert asked == [1, 2]  # one to ask for its actions, then those to be scored
+        assert runs.read_evaluation(path) == session.score(trainer)  # the very same parameters
+        trainer.cycle()  # it goes on
+        assert runs.read_status(path)["state"] == "running"
+
+
+def test_validations_of_games_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes: dict[str, Any] = {
+        "loop__total_frames": 130,
+        "loop__evaluate_every_frames": 125,
+        "loop__validation_episodes": 2,
+        "encoder__pretrain_iterations": 0,
+        "world_model__pretrain_iterations": 0,
+    }
+    path = tmp_path / "run"
+    shown = [word for word in flags(path, **changes) if word != "--quiet"]
+    assert main(shown) == 0
+    (told,) = (row for row in runs.read_metrics(path) if row["kind"] == "validation")
+    assert told["episodes"] == 2 and "solved" not in told
+    said = capsys.readouterr().err
+    assert f"score {told['score']:.2f} over 2 validation episodes\n" in said
+    assert "return=" in said and "solved" not in said
 
 
 def test_a_run_that_is_finished_is_not_resumed(
@@ -218,6 +265,28 @@ def test_another_seed_another_run(whole: Path) -> None:
         assert not np.array_equal(rows["obs"], other.replay.get_rows(0, 30)["obs"])
     finally:
         other.close()
+
+
+def test_the_last_actor_has_a_number_of_its_own() -> None:
+    trainer = Trainer(config())
+    try:
+        ends = np.array([True, True])
+        returns = np.array([3.0, 7.0], np.float32)
+        over = trainer.step._replace(episode_end=ends, episode_return=returns)
+        for end, value in (((True, False), 1.0), ((True, True), 7.0), ((False, True), 9.0)):
+            own = np.array([3.0, value], np.float32)
+            trainer.step = over._replace(episode_end=np.array(end), episode_return=own)
+            trainer._note_episodes()
+        trainer.frames = trainer._next_log
+        told = trainer._report().data
+        assert told["episode/return"] == np.mean([3, 3, 7, 9])
+        assert told["episode/return_last_actor"] == np.mean([7, 9])  # whole games of actor 1 alone
+        trainer.step = over._replace(episode_end=np.array([True, False]))
+        trainer._note_episodes()
+        trainer.frames = trainer._next_log
+        assert "episode/return_last_actor" not in trainer._report().data
+    finally:
+        trainer.close()
 
 
 # Stopped, killed and resumed.

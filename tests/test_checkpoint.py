@@ -410,16 +410,31 @@ def test_latest_falls_back_with_a_warning(tmp_path: Path) -> None:
         checkpoint.latest(tmp_path, told.append)
 
 
+def test_one_part_alone_can_be_read(tmp_path: Path) -> None:
+    part = {"w": np.arange(3), "deep": [np.ones(2), float("inf")], "n": 4}
+    state = {"learner": part, "learner2": {"w": np.zeros(1)}, "replay": {"x": np.zeros(9), "k": 7}}
+    path = checkpoint.save(tmp_path, "step-1", state)
+    back = checkpoint.load(path, "learner")
+    assert same(back["learner"], part)
+    assert back["learner2"] == {"w": None} and back["replay"] == {"x": None, "k": 7}
+    # What is not read is checked all the same.
+    blob = bytearray((path / "arrays.safetensors").read_bytes())
+    blob[-1] ^= 1
+    (path / "arrays.safetensors").write_bytes(blob)
+    with pytest.raises(CheckpointError, match="checksum"):
+        checkpoint.load(path, "learner")
+
+
 def test_latest_follows_a_writer_that_removes_what_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.save(tmp_path, "step-1", state_of(1))
     whole_load = checkpoint.load
 
-    def overtaken(path: Path) -> dict[str, Any]:
+    def overtaken(path: Path, part: str | None) -> dict[str, Any]:
         monkeypatch.setattr(checkpoint, "load", whole_load)
         checkpoint.save(tmp_path, "step-2", state_of(2), keep=1)
-        return whole_load(path)
+        return whole_load(path, part)
 
     monkeypatch.setattr(checkpoint, "load", overtaken)
     told: list[str] = []

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from lwm.actor import ladder
-from lwm.config import PRESETS, Config, difference, fields, get, load_preset
+from lwm.cli import main
+from lwm.config import PRESETS, Config, difference, fields, get, load_preset, source
 from lwm.learner import LearnerState
 
 # Every setting that an Atari run reads, its value in preset paper, and where that value stands: a
@@ -103,7 +104,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("world_model.sigmoid_output", False, "POL LWM alone has a sigmoid"),
     ("world_model.loss", "mse", "row 10"),
     ("intrinsic.momentum", 0.999, f"{LWM}: Mean and std momentum"),
-    ("intrinsic.beta", 1.0, "row 8"),
+    ("intrinsic.beta", 1.0, "Sec. 4.2: 0.01 Freeway, 1 others; row 8"),
     ("intrinsic.final_beta", -1.0, OFF),
     ("intrinsic.fade_from", 0.0, OFF),
     ("intrinsic.fade_until", 1.0, OFF),
@@ -159,6 +160,32 @@ def test_the_table_is_complete() -> None:
     # A setting that is added must be given its place in the paper here; env is the labyrinth's.
     keys = [key for key, _ in fields(Config()) if not key.startswith("env.")]
     assert sorted(key for key, _, _ in PAPER) == sorted(keys)
+
+
+def test_sources_name_the_table_that_the_value_is_from() -> None:
+    tables = (PHI, PP, DQN, LWM, "Sec.")
+    for key, _, known in PAPER:
+        found = source(key, "atari")
+        assert "POL" not in found, key
+        if key == "atari.game":  # a choice of the user, no number
+            continue
+        if known.startswith(tables):
+            assert found.partition(":")[0] == known.partition(":")[0], key
+        else:
+            assert not found or key in ("loop.cycles_per_update", "world_model.sigmoid_output")
+
+
+def test_the_labyrinth_cites_its_own_tables() -> None:
+    assert source("loop.actors", "labyrinth") == "POL DQN: Actors"
+    assert source("loop.cycles_per_update", "labyrinth") == "POL DQN: ratio 4"
+    assert source("evaluation.episodes", "labyrinth") == ""
+
+
+def test_the_command_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--workload", "atari"]) == 0
+    shown = capsys.readouterr().out
+    assert "  loop.actors=128  environments stepped together  [Atari DQN: Actors]\n" in shown
+    assert "POL" not in shown
 
 
 def test_units_of_the_paper() -> None:

@@ -100,23 +100,26 @@ def rows_directory(directory: Path) -> Path:
     return Path(directory) / "rows"
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path, part: str | None = None) -> dict[str, Any]:
     """The state saved at ``path``; a CheckpointError names the file that is not as written.
 
     Its blocks of rows, under the key ``BLOCKS`` if there are any, are checked but not read.
+    ``part``: of the arrays only those below this key, the others are None; blocks do not matter.
     """
     path = Path(path)
     try:
-        state = _load(path)
+        state = _load(path, part)
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {reason(error)}") from error
-    if BLOCKS in state:
+    if part is not None:
+        state.pop(BLOCKS, None)
+    elif BLOCKS in state:
         state[BLOCKS] = _check_blocks(path, state[BLOCKS])
     return state
 
 
 def latest(
-    directory: Path, warn: Callable[[str], None] | None = None
+    directory: Path, warn: Callable[[str], None] | None = None, part: str | None = None
 ) -> tuple[Path, dict[str, Any]] | None:
     """The good ``step-<number>`` checkpoint with the highest number, or None if there is none yet.
 
@@ -133,7 +136,7 @@ def latest(
             break
         tried.add(waiting[0])
         try:
-            return waiting[0], load(waiting[0])
+            return waiting[0], load(waiting[0], part)
         except CheckpointError as error:
             if waiting[0].exists() or waiting[0].is_symlink():
                 tell(f"{error}; trying the checkpoint before it")
@@ -231,7 +234,7 @@ def _manifest(files: dict[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, part: str | None) -> dict[str, Any]:
     """Check everything that can be checked without trusting the content, then read it."""
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         raise CheckpointError(f"{path} is not a checkpoint directory")
@@ -244,7 +247,7 @@ def _load(path: Path) -> dict[str, Any]:
     listed = _read_manifest(path / MANIFEST)
     text = _read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES)
     _read_checked(path / ARRAYS, listed[ARRAYS], None)
-    return decode(path / STATE, text, read_safetensors(path / ARRAYS))
+    return decode(path / STATE, text, read_safetensors(path / ARRAYS, part), part)
 
 
 def _check_blocks(path: Path, value: Any) -> list[Block]:

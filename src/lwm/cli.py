@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lwm import __version__
-from lwm.config import AGENTS, PRESETS, WORKLOADS, Config, difference, fields, get, load_preset
+from lwm.config import (
+    AGENTS,
+    PRESETS,
+    WORKLOADS,
+    Config,
+    difference,
+    fields,
+    get,
+    load_preset,
+    source,
+)
 from lwm.errors import BadInput, LwmError, reason
 
 
@@ -251,14 +261,14 @@ def _plan(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
     from lwm import runs, session
 
-    trainer = session.load(args.run)
-    result = session.score(trainer, args.episodes)
+    trained = session.load(args.run)
+    result = session.score(trained, args.episodes)
     print(describe(result))
     runs.write_evaluation(args.run, result)
     if args.record:
         from lwm.recording import record
 
-        paths = record(trainer, args.run / "episodes", args.record)
+        paths = record(trained, args.run / "episodes", args.record)
         print(f"recorded {len(paths)} episodes in {args.run / 'episodes'}")
     return 0
 
@@ -299,8 +309,8 @@ def _config(args: argparse.Namespace) -> int:
             continue
         value, usual = get(config, key), get(base, key)
         mark = "*" if value != usual else " "
-        source = f"  [{f.metadata['source']}]" if f.metadata.get("source") else ""
-        print(f"{mark} {key}={value}  {f.metadata['doc']}{source}")
+        where = source(key, args.workload)
+        print(f"{mark} {key}={value}  {f.metadata['doc']}" + (f"  [{where}]" if where else ""))
     print("* differs from preset paper")
     return 0
 

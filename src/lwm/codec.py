@@ -83,14 +83,21 @@ def _utf8(text: str) -> str:
     return text
 
 
-def decode(path: Path, text: bytes, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Put the arrays and non-finite floats back in their places."""
+def decode(
+    path: Path, text: bytes, arrays: dict[str, np.ndarray], part: str | None = None
+) -> dict[str, Any]:
+    """Put the arrays and non-finite floats back in their places.
+
+    ``part``: arrays and floats are only those below this key of the tree; the others stay None.
+    """
     try:
         document = json.loads(text)
         state = document["values"]
-        if not isinstance(state, dict) or sorted(arrays) != document["arrays"]:
+        expected = [name for name in document["arrays"] if _within(name, part)]
+        if not isinstance(state, dict) or sorted(arrays) != expected:
             raise ValueError("the arrays are not those of the state")
-        leaves = {**{n: float(v) for n, v in document["floats"].items()}, **arrays}
+        floats = {n: float(v) for n, v in document["floats"].items() if _within(n, part)}
+        leaves = {**floats, **arrays}
         for name, leaf in leaves.items():
             *place, last = (t.replace("~1", "/").replace("~0", "~") for t in name.split("/"))
             node: Any = state
@@ -103,6 +110,10 @@ def decode(path: Path, text: bytes, arrays: dict[str, np.ndarray]) -> dict[str, 
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a valid state: {error}") from error
     return state
+
+
+def _within(name: str, part: str | None) -> bool:
+    return part is None or name.startswith(f"{part}/")
 
 
 def safetensors_chunks(arrays: dict[str, np.ndarray]) -> Iterator[bytes | memoryview]:
@@ -131,14 +142,16 @@ def safetensors_chunks(arrays: dict[str, np.ndarray]) -> Iterator[bytes | memory
             yield raw[start : start + CHUNK_BYTES]
 
 
-def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a safetensors file, each its own writable copy."""
+def read_safetensors(path: Path, part: str | None = None) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file, each its own writable copy; all of them, or those below
+    the key ``part`` of the tree."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > MAX_HEADER_BYTES:
         raise CheckpointError(f"{path} claims a header of {length} bytes")
     try:
         with safe_open(path, framework="np") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = [name for name in file.keys() if _within(name, part)]  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in names}
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{path} is not a valid safetensors file: {error}") from error

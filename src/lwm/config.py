@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lwm.errors import BadInput
-from lwm.presets import GAME_BETA, PRESETS, best_unroll
+from lwm.presets import ATARI_SOURCES, GAME_BETA, PRESETS, best_unroll
 from lwm.settings import (
     check_ranges,
     difference,
@@ -35,6 +35,7 @@ __all__ = [
     "get",
     "load_preset",
     "replace",
+    "source",
     "to_dict",
 ]
 
@@ -67,13 +68,19 @@ class AtariConfig:
     )
     action_repeat: int = setting(4, "emulator frames per agent step", 1, 64, "Atari pre-processing")
     noop_max: int = setting(
-        30, "1 to so many raw frames of no-op after a reset; 0: none", 0, 10**4, "Atari"
+        30,
+        "1 to so many raw frames of no-op after a reset; 0: none",
+        0,
+        10**4,
+        "Atari pre-processing",
     )
     sticky: float = setting(
         0.0, "probability that the emulator repeats the last action", 0, 1, "Atari pre-processing"
     )
     life_loss_ends: bool = setting(
-        True, "training episodes end when a life is lost; the game goes on", source="Atari"
+        True,
+        "training episodes end when a life is lost; the game goes on",
+        source="Atari pre-processing",
     )
     fire_on_reset: bool = setting(False, "press FIRE after a reset and after every life; row 25")
     full_actions: bool = setting(False, "all 18 actions instead of the game's minimal set")
@@ -325,6 +332,17 @@ def load_preset(
     if workload == "labyrinth" and name == "best":
         follow["replay.unroll"] = best_unroll(plain.env.size)
     return replace(Config(), {**start, **follow, **changes})
+
+
+def source(key: str, workload: str) -> str:
+    """Where the paper has the value of a setting: its table or section; empty if it has none.
+
+    The fields name the labyrinth's tables ("POL ..."); Atari has one for each of them.
+    """
+    given: str = dict(fields(Config()))[key].metadata["source"]
+    if workload != "atari":
+        return given
+    return ATARI_SOURCES.get(key, given.replace("POL", "Atari", 1))
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:

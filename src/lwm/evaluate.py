@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,22 @@ from lwm.envs.vector import Env, make_env
 from lwm.learner import LearnerState
 from lwm.streams import environment_seeds, generator
 from lwm.types import Step
+
+
+class Trained(Protocol):
+    """What can play: a trainer, or as much of one as was read from disk."""
+
+    @property
+    def config(self) -> Config:
+        """Of the run."""
+
+    @property
+    def learner(self) -> LearnerState:
+        """Its parameters."""
+
+    @property
+    def frames(self) -> int:
+        """Transitions that they were trained on."""
 
 
 class Scores(NamedTuple):
@@ -116,3 +132,12 @@ def _play(
 
 def _take(step: Step, lanes: NDArray[np.int64]) -> Step:
     return Step._make(v[lanes] for v in step)
+
+
+def new_learner(config: Config) -> LearnerState:
+    """A learner for the environments of ``config``, to put saved parameters into."""
+    env = make_env(config, environment_seeds("test", 1))
+    try:
+        return LearnerState(config, int(np.prod(env.obs_shape)), env.num_actions)
+    finally:
+        env.close()

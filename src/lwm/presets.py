@@ -184,6 +184,17 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
+ATARI_SOURCES = {
+    "loop.cycles_per_update": "Alg. 1",
+    "replay.prioritised": "Atari DQN",
+    "dqn.features": "Atari DQN: CNN output size",
+    "world_model.features": "Atari LWM: emb. size + num. actions -> 128",
+    "world_model.sigmoid_output": "Atari LWM: lists none",
+    "intrinsic.beta": "Sec. 4.2",
+    "evaluation.episodes": "Sec. 4.2",
+}
+"""Where Atari's value stands if not in the table that corresponds to the labyrinth's."""
+
 GAME_BETA = {"freeway": 0.01}
 """Where the paper's scale of the bonus is not 1 (row 8)."""
 

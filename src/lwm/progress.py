@@ -17,7 +17,8 @@ _NAMES = {
 
 
 class ProgressBar:
-    """Frames, frames/s, return, solved share and time left; a line now and then in a log file."""
+    """Frames, frames/s, return, share solved if it is told, time left; in a log file a line now and
+    then."""
 
     def __init__(self, total_frames: int, frames: int = 0, label: str = "") -> None:
         from tqdm import tqdm
@@ -41,14 +42,14 @@ class ProgressBar:
         if event.kind == "pretrain":
             self._shown["pretraining"] = str(data["iteration"])
         elif "episode/return" in data:
-            self._shown = {
-                "return": f"{data['episode/return']:.1f}",
-                "solved": f"{data['episode/solved']:.0%}",
-            }
+            self._shown = {"return": f"{data['episode/return']:.1f}"}
+            if "episode/solved" in data:
+                self._shown["solved"] = f"{data['episode/solved']:.0%}"
         if event.kind == "validation":
+            solved = f", {data['solved']:.1%} solved" if "solved" in data else ""
             self._bar.write(
                 f"  {event.frames:>9,} frames: score {data['score']:.2f} over "
-                f"{data['episodes']:,} validation episodes, {data['solved']:.1%} solved",
+                f"{data['episodes']:,} validation episodes{solved}",
                 file=sys.stderr,
             )
         self._bar.set_postfix(self._shown, refresh=False)

@@ -10,13 +10,13 @@ import numpy as np
 from lwm.actor import act, initial_state
 from lwm.envs.vector import RowEnv, make_env
 from lwm.episodes import Episode, episode_path, write_episode
+from lwm.evaluate import Trained
 from lwm.streams import environment_seeds, generator
-from lwm.training import Trainer
 
 
-def play(trainer: Trainer, seed: int, purpose: str = "test") -> Episode:
-    """One whole episode of the trainer's present policy, on environment ``seed`` of ``purpose``."""
-    config, learner = trainer.config, trainer.learner
+def play(trained: Trained, seed: int, purpose: str = "test") -> Episode:
+    """One whole episode of the present policy, on environment ``seed`` of ``purpose``."""
+    config, learner = trained.config, trained.learner
     seeds = environment_seeds(purpose, seed + 1)[-1:]
     env = make_env(config, seeds)
     rng = generator(seed, "record")
@@ -58,27 +58,27 @@ def play(trainer: Trainer, seed: int, purpose: str = "test") -> Episode:
         step = env.recv()
     env.close()
     meta = {
-        "environment": _name(trainer),
+        "environment": _name(trained),
         "agent": config.agent,
         "seed": int(seeds[0]),
         "score": float(step.episode_return[0]),
-        "frames": trainer.frames,
+        "frames": trained.frames,
     }
     return Episode({k: np.stack(v) for k, v in rows.items()} | whole, meta)
 
 
-def _name(trainer: Trainer) -> str:
-    config = trainer.config
+def _name(trained: Trained) -> str:
+    config = trained.config
     if config.workload == "atari":
         return f"atari {config.atari.game}"
     return f"lwm/Labyrinth-v0 size={config.env.size}"
 
 
-def record(trainer: Trainer, directory: Path, count: int) -> list[Path]:
+def record(trained: Trained, directory: Path, count: int) -> list[Path]:
     """Write ``count`` episodes, one per test seed; returns their files."""
     paths = []
     for k in range(count):
         path = episode_path(directory, k)
-        write_episode(path, play(trainer, k))
+        write_episode(path, play(trained, k))
         paths.append(path)
     return paths

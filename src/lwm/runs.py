@@ -307,9 +307,14 @@ def read_timing(path: Path) -> Iterator[dict[str, Any]]:
     return read_rows(_run(path) / "timing.jsonl")
 
 
-def load_checkpoint(path: Path, warn: Callable[[str], None] | None = None) -> Saved:
-    """The newest good checkpoint of a run; damaged ones are reported through ``warn``."""
-    saved = _newest(_run(path), warn)
+def load_checkpoint(
+    path: Path, warn: Callable[[str], None] | None = None, part: str | None = None
+) -> Saved:
+    """The newest good checkpoint of a run; damaged ones are reported through ``warn``.
+
+    ``part``: of its arrays only those below this key of the state, for readers of little.
+    """
+    saved = _newest(_run(path), warn, part)
     if saved is None:
         raise BadInput(f"{path} has no checkpoint yet")
     return saved
@@ -332,8 +337,10 @@ def _read(path: Path, name: str, limit: int) -> dict[str, Any] | None:
     return read_json(_run(path) / name, limit)
 
 
-def _newest(path: Path, warn: Callable[[str], None] | None) -> Saved | None:
-    found = checkpoint.latest(path / "checkpoints", warn)
+def _newest(
+    path: Path, warn: Callable[[str], None] | None, part: str | None = None
+) -> Saved | None:
+    found = checkpoint.latest(path / "checkpoints", warn, part)
     if found is None:
         return None
     where, state = found

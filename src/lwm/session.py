@@ -10,20 +10,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
+
+import torch
 
 from lwm import runs
 from lwm.blocks import Block, block_rows
 from lwm.config import Config, from_dict, to_dict
 from lwm.coverage import coverage_of
 from lwm.errors import BadInput, LwmError
-from lwm.evaluate import evaluate
+from lwm.evaluate import Scores, Trained, evaluate, new_learner
+from lwm.learner import LearnerState
 from lwm.machine import machine_facts, mismatches
 from lwm.plan import check_memory
 from lwm.replay import Replay
-from lwm.training import Trainer
+from lwm.training import Trainer, keep_freed_memory
 from lwm.types import Event
 
 
@@ -80,14 +84,28 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
         return writer, trainer
 
 
-def load(path: Path) -> Trainer:
-    """The newest good state of the run in ``path``, for reading: takes no lock, writes nothing.
+@dataclass(frozen=True)
+class Loaded:
+    """The parameters of a run on disk: all that playing needs."""
 
-    Its replay stays empty.
+    config: Config
+    learner: LearnerState
+    frames: int
+
+
+def load(path: Path) -> Loaded:
+    """The newest good parameters of the run in ``path``: takes no lock, writes nothing.
+
+    Neither its replay nor its environments are made: a run is scored in little memory, also while
+    it goes on.
     """
-    trainer = _trainer(from_dict(runs.read_config(path)))
-    trainer.set_state(runs.load_checkpoint(path, warn=warn).state, replay=False)
-    return trainer
+    config = from_dict(runs.read_config(path))
+    saved = runs.load_checkpoint(path, warn, part="learner")
+    torch.set_num_threads(config.threads)
+    keep_freed_memory()
+    learner = new_learner(config)
+    learner.load_tree(saved.state.get("learner", {}))
+    return Loaded(config, learner, saved.frames)
 
 
 class RowBlocks:
@@ -183,9 +201,8 @@ def run(
             if event.kind != "cycle":
                 tell(event)
             if _crossed(config.loop.evaluate_every_frames, frames, event.frames):
-                result = evaluate(
-                    config, trainer.learner, config.loop.validation_episodes, "validation"
-                ).summary()
+                games = config.loop.validation_episodes
+                result = _summary(evaluate(config, trainer.learner, games, "validation"), config)
                 tell(Event("validation", event.frames, result))
                 if config.loop.stop_at_score < 0 and result["score"] >= config.loop.stop_at_score:
                     checkpoint()
@@ -205,18 +222,23 @@ def run(
     return result
 
 
-def score(trainer: Trainer, episodes: int | None = None) -> dict[str, Any]:
-    """The trainer's present parameters on test seeds, with what is needed to read the number."""
-    config = trainer.config
+def score(trained: Trained, episodes: int | None = None) -> dict[str, Any]:
+    """The present parameters on test seeds, with what is needed to read the number."""
+    config = trained.config
     seen = None
     if config.workload == "atari":
         seen = coverage_of(config.atari.game, config.atari.coverage)
-    result = evaluate(config, trainer.learner, episodes, coverage=seen).summary()
-    if config.workload == "atari":
-        del result["solved"], result["median_solved"]  # a game is not solved, it ends
+    result = _summary(evaluate(config, trained.learner, episodes, coverage=seen), config)
     if seen is not None:
         result |= {"rooms": seen.rooms, "positions": seen.positions}
-    return {"frames": trainer.frames, "epsilon": config.evaluation.epsilon, **result}
+    return {"frames": trained.frames, "epsilon": config.evaluation.epsilon, **result}
+
+
+def _summary(scores: Scores, config: Config) -> dict[str, Any]:
+    result = scores.summary()
+    if config.workload == "atari":
+        del result["solved"], result["median_solved"]  # a game is not solved, it ends
+    return result
 
 
 def disk_use(writer: runs.RunWriter, trainer: Trainer) -> str:

@@ -250,16 +250,17 @@ class Trainer:
             self._sums.setdefault(key, []).append(value)
 
     def _note_episodes(self) -> None:
-        ended = self.step.episode_end
-        if ended.any():
-            for i in np.flatnonzero(ended):
-                self._add(
-                    {
-                        "episode/return": float(self.step.episode_return[i]),
-                        "episode/length": float(self.step.episode_length[i]),
-                        "episode/solved": float(self.step.discount_t[i] == 0),
-                    }
-                )
+        step, atari = self.step, self.config.workload == "atari"
+        for i in np.flatnonzero(step.episode_end):
+            told = {
+                "episode/return": float(step.episode_return[i]),
+                "episode/length": float(step.episode_length[i]),
+            }
+            if not atari:  # a game is not solved, it ends
+                told["episode/solved"] = float(step.discount_t[i] == 0)
+            elif i == step.episode_end.size - 1:  # row 27: the lowest epsilon gives the curve
+                told["episode/return_last_actor"] = told["episode/return"]
+            self._add(told)
 
     def _report(self) -> Event:
         if self.frames < self._next_log:
@@ -302,20 +303,18 @@ class Trainer:
         self,
         state: dict[str, Any],
         blocks: Iterable[tuple[int, dict[str, np.ndarray]]] = (),
-        replay: bool = True,
     ) -> None:
         """Inverse of ``get_state``; a state of another config is an error.
 
         ``blocks``: the rows, where the state is without them (``Replay.set_blocks``).
-        ``replay`` False: leave replay empty, for those who only look.
         """
         try:
             self.learner.load_tree(state["learner"])
             counters = state["counters"]
             self.frames, self.cycles = int(counters["frames"]), int(counters["cycles"])
-            if replay and "obs" in state["replay"]:
+            if "obs" in state["replay"]:
                 self.replay.set_state(state["replay"])
-            elif replay:
+            else:
                 self.replay.set_blocks(state["replay"], blocks)
             self.env.set_state(state["env"])
             actors = ActorState(

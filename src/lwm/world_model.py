@@ -41,7 +41,7 @@ class WorldModel(nn.Module):
 
     def _inputs(self, z: Tensor, action: Tensor) -> Tensor:
         x = self.features(torch.cat([z, one_hot(action, self.num_actions)], -1))
-        # Not in place: on a view, which a linear layer returns, that copies twice in the backward pass.
+        # Not in place: what a linear layer returns is a view, and its gradient would be copied.
         return F.relu(x) if self.relu_features else x
 
     def _predict(self, belief: Tensor) -> Tensor:

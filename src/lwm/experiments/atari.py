@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,11 +90,28 @@ def status() -> str:
 
 
 def main(only: list[str], seeds: int | None, jobs: int | None, show: bool) -> int:
-    """Run what is missing (unless ``show``), a row as each run ends; then print."""
+    """Run what is missing (unless ``show``), a row as each run ends; then print and plot."""
     if not show:
         campaign.run_missing(plan(), PATH, COLUMNS, KEYS, only, seeds, jobs)
     print(markdown())
+    _plot()
     return 0
+
+
+def _plot() -> None:
+    """The curves of the finished runs that are on this disk."""
+    from lwm import plots
+
+    jobs = [setting.job(seed) for setting, seed in plan()]
+    found = [job.directory for job in jobs if runner.finished(job)]
+    out = Path("runs/atari/curves.png")
+    if found:
+        try:
+            plots.game_curves(found, out)
+        except ImportError:
+            print("no picture: install the extra lwm[viz]")
+        else:
+            print(f"picture: {out}")
 
 
 def markdown() -> str:

@@ -62,14 +62,14 @@ def run_all(
                     failed.append((job, str(error)))
                     print(f"failed   {job.id}: {error}", flush=True)
                     continue
-                if _finished(job):
+                if finished(job):
                     on_done(job)
                     continue
                 print(f"started  {job.id}", flush=True)
                 running[_start(job)] = job
             for process in [p for p in running if p.poll() is not None]:
                 job = running.pop(process)
-                if process.returncode == 0 and _finished(job):
+                if process.returncode == 0 and finished(job):
                     on_done(job)
                 else:
                     message = _message(job, process.returncode)
@@ -91,7 +91,8 @@ def _check_same_settings(job: Job) -> None:
         raise BadInput(f"{job.directory} holds a run of other settings: move it away")
 
 
-def _finished(job: Job) -> bool:
+def finished(job: Job) -> bool:
+    """The job's run is there and has been scored."""
     if not runs.is_run(job.directory):
         return False
     return (runs.read_status(job.directory) or {}).get("state") == "finished"
