@@ -277,8 +277,11 @@ class Config:
     agent: str = setting("lwm", "one of " + ", ".join(AGENTS))
     seed: int = setting(0, "drives every random stream of the run", 0, 2**28 - 1)
     threads: int = setting(1, "BLAS threads of the process", 1, 256)
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "cpu", "where the networks compute; auto: a GPU if there is one"
+    )
     precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "arithmetic of the convolutions; auto: bfloat16 where the processor has it; row 17"
+        "auto", "arithmetic of the convolutions; auto: bfloat16 where the device has it; row 17"
     )
     env: EnvConfig = field(default_factory=EnvConfig)
     atari: AtariConfig = field(default_factory=AtariConfig)

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import torch
 
-from lwm import runs
-from lwm.config import Config, from_dict, to_dict
+from lwm import devices, runs
+from lwm.config import Config, from_dict, replace, to_dict
 from lwm.coverage import coverage_of
 from lwm.errors import BadInput, LwmError
 from lwm.evaluate import Scores, Trained, evaluate, new_learner
@@ -53,8 +53,12 @@ def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
     """A new run in ``path``."""
     check_memory(config)
     trainer = _trainer(config)  # first: a config that does not fit into memory leaves no directory
-    machine = machine_facts(config.threads)
+    machine = _machine(config)
     return runs.RunWriter.create(path, to_dict(config), machine), trainer
+
+
+def _machine(config: Config) -> dict[str, Any]:
+    return machine_facts(config.threads, devices.described(devices.pick(config.device)))
 
 
 def _trainer(config: Config) -> Trainer:
@@ -71,7 +75,7 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
     config = from_dict(runs.read_config(path))
     if (runs.read_status(path) or {}).get("state") == "finished":
         raise BadInput(f"{path} is finished: nothing to resume")
-    machine = machine_facts(config.threads)
+    machine = _machine(config)
     writer, saved = runs.RunWriter.reopen(path, machine, warn=warn)
     with _closed_on_error(writer):
         trainer = _trainer(config)
@@ -91,13 +95,17 @@ class Loaded:
     frames: int
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path, device: str | None = None) -> Loaded:
     """The newest good parameters of the run in ``path``: takes no lock, writes nothing.
+
+    ``device``: where to put them, if not where the run has them.
 
     Neither its replay nor its environments are made: a run is scored in little memory, also while
     it goes on.
     """
     config = from_dict(runs.read_config(path))
+    if device is not None:
+        config = replace(config, {"device": device})
     saved = runs.load_checkpoint(path, warn, part="learner")
     torch.set_num_threads(config.threads)
     keep_freed_memory()
