@@ -37,6 +37,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("atari.fire_on_reset", False, "row 25"),
     ("atari.full_actions", False, "issue 3: the minimal set"),
     ("atari.coverage", "auto", OURS),
+    ("atari.backend", "own", "ours: ale-vector differs as its module says"),
     ("atari.workers", 0, OURS),
     # Table "Atari DQN".
     ("loop.actors", 128, f"{DQN}: Actors"),

@@ -87,6 +87,9 @@ class AtariConfig:
     coverage: Literal["auto", "on", "off"] = setting(
         "auto", "count positions visited; auto: where the game's RAM tells them"
     )
+    backend: Literal["own", "ale-vector"] = setting(
+        "own", "who plays: our processes, exactly resumable, or ale-py's threads, which are not"
+    )
     workers: int = setting(0, "processes that step the games; 0: one per core", 0, 256)
 
 
@@ -412,5 +415,9 @@ def _check_images(config: Config) -> None:
     for key, (value, allowed) in only_bits.items():
         if value != allowed:
             raise BadInput(f"{key}={value} is for the labyrinth; on Atari it must be {allowed}")
+    if config.atari.backend == "ale-vector":
+        for key, refused in {"coverage": "on", "fire_on_reset": True}.items():
+            if getattr(config.atari, key) == refused:
+                raise BadInput(f"atari.backend=ale-vector cannot have atari.{key}={refused}")
     if not config.replay.prioritised:
         raise BadInput("replay.prioritised=False is for the labyrinth; on Atari it must be True")

@@ -19,7 +19,7 @@ import torch
 
 from lwm import devices, runs
 from lwm.config import Config, from_dict, replace, to_dict
-from lwm.coverage import coverage_of
+from lwm.coverage import coverage_in
 from lwm.errors import BadInput, LwmError
 from lwm.evaluate import Scores, Trained, evaluate, new_learner
 from lwm.learner import LearnerState
@@ -83,6 +83,8 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
             for text in mismatches(saved.machine, machine):
                 warn(f"bit-exactness is not promised, the build differs: {text}")
             trainer.set_state(saved.state)
+            if config.workload == "atari" and config.atari.backend == "ale-vector":
+                warn("atari.backend=ale-vector cannot restore games: all begin anew")
         return writer, trainer
 
 
@@ -176,9 +178,7 @@ def run(
 def score(trained: Trained, episodes: int | None = None) -> dict[str, Any]:
     """The present parameters on test seeds, with what is needed to read the number."""
     config = trained.config
-    seen = None
-    if config.workload == "atari":
-        seen = coverage_of(config.atari.game, config.atari.coverage)
+    seen = coverage_in(config)
     result = _summary(evaluate(config, trained.learner, episodes, coverage=seen), config)
     if seen is not None:
         result |= {"rooms": seen.rooms, "positions": seen.positions}

@@ -12,7 +12,7 @@ import torch
 from lwm import devices
 from lwm.actor import ActorState, act, initial_state, ladder
 from lwm.config import Config
-from lwm.coverage import coverage_of
+from lwm.coverage import coverage_in
 from lwm.devices import Metrics
 from lwm.envs.vector import make_env
 from lwm.errors import CheckpointError
@@ -35,8 +35,7 @@ class Trainer:
         keep_freed_memory()
         self.config = config
         actors = config.loop.actors
-        c = config.atari
-        self.coverage = coverage_of(c.game, c.coverage) if config.workload == "atari" else None
+        self.coverage = coverage_in(config)
         seeds = environment_seeds("train", actors, config.seed)
         self.env = make_env(config, seeds, self.coverage is not None)
         bits = int(np.prod(self.env.obs_shape))
@@ -320,7 +319,8 @@ class Trainer:
             if [v.shape for v in actors] != [v.shape for v in self.actors]:
                 raise ValueError("the actors' states are of another shape")
             self.actors = actors
-            self.step = Step(**{k: np.array(v) for k, v in state["step"].items()})
+            saved = Step(**{k: np.array(v) for k, v in state["step"].items()})
+            self.step = self.env.rejoin(saved)
             restore_generator(self.act_rng, state["streams"]["actor"])
             restore_generator(self.replay_rng, state["streams"]["replay"])
             self.pretrained = int(counters["pretrained"])
