@@ -332,7 +332,7 @@ def test_gradients_are_left_alone(clip: float, monkeypatch: pytest.MonkeyPatch) 
     state = make_state(dqn__clip_norm=clip)
     norms = applied_norm(state, monkeypatch)
     _, _, metrics = learn(state, make_unroll(state, 1e6), 0.0)
-    assert norms == [pytest.approx(metrics["dqn/grad_norm"], rel=1e-5)]
+    assert norms == [pytest.approx(float(metrics["dqn/grad_norm"]), rel=1e-5)]
     assert norms[0] > 40
 
 

@@ -197,7 +197,7 @@ def test_an_evaluation_counts_its_own_games(monkeypatch: pytest.MonkeyPatch) -> 
                 return step._replace(episode_end=end)
 
         monkeypatch.setattr(evaluate_module, "make_env", Watched)
-        monkeypatch.setattr(session, "coverage_of", counter)
+        monkeypatch.setattr("lwm.coverage.coverage_of", counter)
         result = session.score(t)
         assert steps >= t.config.atari.time_limit and len(expected) > 3
         assert later - expected - start  # the game that was over went on elsewhere

@@ -95,7 +95,7 @@ def test_a_batch_without_a_deviation_is_passed_over(few: list[float]) -> None:
 
 def test_normalising_by_hand() -> None:
     moments = RunningMoments(0.9)
-    moments.mean, moments.std = 2.0, 0.5
+    moments.set(2.0, 0.5, 1)
     error = torch.tensor([2.0, 3.0, 1.0, 12.0, -12.0])
     assert moments.normalise(error, 10.0).tolist() == [0, 2, -2, 10, -10]
     assert moments.normalise(error, 0.0).tolist() == [0, 2, -2, 20, -28]

@@ -22,6 +22,7 @@ LAYERS = {
     "lwm.presets": 1,
     "lwm.config": 1,
     "lwm.streams": 1,
+    "lwm.devices": 2,
     "lwm.envs": 2,
     "lwm.replay": 2,
     "lwm.frames": 2,

@@ -24,6 +24,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("agent", "lwm", "the paper's method"),
     ("seed", 0, "row 29"),
     ("threads", 1, "row 29"),
+    ("device", "cpu", OURS),
     ("precision", "auto", "row 17"),
     # Table "Atari pre-processing".  Frame stack, pooling, grey, 84 x 84 and unclipped rewards are
     # no settings: the environment knows nothing else.
@@ -36,6 +37,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("atari.fire_on_reset", False, "row 25"),
     ("atari.full_actions", False, "issue 3: the minimal set"),
     ("atari.coverage", "auto", OURS),
+    ("atari.backend", "own", "ours: ale-vector differs as its module says"),
     ("atari.workers", 0, OURS),
     # Table "Atari DQN".
     ("loop.actors", 128, f"{DQN}: Actors"),
@@ -270,8 +272,8 @@ def test_official_differs_in_its_switches_and_nowhere_else() -> None:
     assert changes("official") == OFFICIAL
 
 
-def test_single_gpu_differs_in_precision() -> None:
-    assert changes("single-gpu") == {"precision": "bfloat16"}
+def test_single_gpu_differs_in_device_and_precision() -> None:
+    assert changes("single-gpu") == {"device": "cuda", "precision": "bfloat16"}
 
 
 SMALLER = {

@@ -63,8 +63,7 @@ def play(c: Config) -> Played:
     trainer = Trainer(c)
     learner, env, state = trainer.learner, trainer.env, trainer.actors
     if hasattr(learner.bonus, "moments"):
-        learner.bonus.moments.mean, learner.bonus.moments.std = 0.25, 0.02
-        learner.bonus.moments.updates = 1
+        learner.bonus.moments.set(0.25, 0.02, 1)
     replay = Replay(ROWS, ENVS, (4,), np.int8, c.dqn.hidden, learner.bonus.hidden)
     rng = np.random.default_rng(1)
     step, steps, r_in, h, q = trainer.step, [], [], [], []

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lwm import devices
 from lwm.agent import RecurrentDQN, choose
 from lwm.intrinsic import Bonus
 from lwm.types import Step
@@ -38,19 +39,20 @@ class Acted(NamedTuple):
     r_in: NDArray[np.float32]
     """[B] the bonus of the row."""
     q: Tensor
-    """[B, A]."""
+    """[B, A], on the host."""
     prediction: Tensor | None
     """[B, D] what the world model had predicted for this row, if there is one."""
 
 
 def initial_state(dqn: RecurrentDQN, bonus: Bonus, batch: int, embedding: int) -> ActorState:
     """The state before the first row of B environments."""
-    return ActorState(dqn.initial(batch), bonus.initial(batch), torch.zeros(batch, embedding))
+    h = dqn.initial(batch)
+    return ActorState(h, bonus.initial(batch), h.new_zeros(batch, embedding))
 
 
-def embed_bits(obs: NDArray[Any]) -> Tensor:
+def embed_bits(obs: NDArray[Any] | Tensor) -> Tensor:
     """Phi of the labyrinth is the identity: [..., 4] bits -> float32."""
-    return torch.from_numpy(obs.astype(np.float32))
+    return torch.as_tensor(obs).float()
 
 
 @torch.inference_mode()
@@ -62,24 +64,28 @@ def act(
     explore: NDArray[np.bool_],
     random_action: NDArray[np.int64],
     reset_state: bool = True,
-    embed: Callable[[NDArray[Any]], Tensor] = embed_bits,
+    embed: Callable[[Tensor], Tensor] = embed_bits,
 ) -> tuple[Acted, ActorState]:
     """Bonus of the row just received, Q-values, epsilon-greedy action, next state."""
-    z = embed(step.obs)
-    a_tm1 = torch.from_numpy(step.a_tm1)
+    device = state.h.device
+    obs = devices.put(step.obs, device)
+    z = embed(obs)
+    a_tm1 = devices.put(step.a_tm1, device)
     # Most rows are nobody's first: what would change nothing is left out.
-    is_first = torch.from_numpy(step.is_first) if step.is_first.any() else None
+    is_first = devices.put(step.is_first, device) if step.is_first.any() else None
     r_in, belief, prediction = bonus.step(state.belief, state.z_tm1, a_tm1, z, is_first)
     if bonus.masks_last:
-        r_in = r_in * ~torch.from_numpy(step.is_last)
+        r_in = r_in * ~devices.put(step.is_last, device)
     h = state.h
     if reset_state and is_first is not None:
         h = h * ~is_first[:, None]
-    seen = torch.from_numpy(step.obs) if dqn.sees_images else z
-    x = dqn.inputs(seen, a_tm1, torch.from_numpy(step.r_t) + r_in, is_first)
+    seen = obs if dqn.sees_images else z
+    x = dqn.inputs(seen, a_tm1, devices.put(step.r_t, device) + r_in, is_first)
     q, h_next = dqn.step(x, h)
-    action = choose(q, torch.from_numpy(explore), torch.from_numpy(random_action))
-    acted = Acted(action.numpy(), h.numpy(), belief.numpy(), r_in.numpy(), q, prediction)
+    action = choose(q, devices.put(explore, device), devices.put(random_action, device))
+    fetch = devices.fetch
+    told = torch.from_numpy(fetch(q))
+    acted = Acted(fetch(action), fetch(h), fetch(belief), fetch(r_in), told, prediction)
     return acted, ActorState(h_next, belief, z)
 
 

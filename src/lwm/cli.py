@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     p = commands.add_parser("evaluate", help="score a finished or running run on test seeds")
     p.add_argument("run", type=Path, metavar="DIR")
     p.add_argument("--episodes", type=_count, help="default: as in its config")
+    p.add_argument("--device", help="auto, cpu or cuda; default: as in its config")
     p.add_argument("--record", type=_count, metavar="N", help="also record N episodes in DIR")
     p.set_defaults(call=_evaluate)
 
@@ -261,7 +262,7 @@ def _plan(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
     from lwm import runs, session
 
-    trained = session.load(args.run)
+    trained = session.load(args.run, args.device)
     result = session.score(trained, args.episodes)
     print(describe(result))
     runs.write_evaluation(args.run, result)

@@ -87,6 +87,9 @@ class AtariConfig:
     coverage: Literal["auto", "on", "off"] = setting(
         "auto", "count positions visited; auto: where the game's RAM tells them"
     )
+    backend: Literal["own", "ale-vector"] = setting(
+        "own", "who plays: our processes, exactly resumable, or ale-py's threads, which are not"
+    )
     workers: int = setting(0, "processes that step the games; 0: one per core", 0, 256)
 
 
@@ -277,8 +280,11 @@ class Config:
     agent: str = setting("lwm", "one of " + ", ".join(AGENTS))
     seed: int = setting(0, "drives every random stream of the run", 0, 2**28 - 1)
     threads: int = setting(1, "BLAS threads of the process", 1, 256)
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "cpu", "where the networks compute; auto: a GPU if there is one"
+    )
     precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "arithmetic of the convolutions; auto: bfloat16 where the processor has it; row 17"
+        "auto", "arithmetic of the convolutions; auto: bfloat16 where the device has it; row 17"
     )
     env: EnvConfig = field(default_factory=EnvConfig)
     atari: AtariConfig = field(default_factory=AtariConfig)
@@ -409,5 +415,9 @@ def _check_images(config: Config) -> None:
     for key, (value, allowed) in only_bits.items():
         if value != allowed:
             raise BadInput(f"{key}={value} is for the labyrinth; on Atari it must be {allowed}")
+    if config.atari.backend == "ale-vector":
+        for key, refused in {"coverage": "on", "fire_on_reset": True}.items():
+            if getattr(config.atari, key) == refused:
+                raise BadInput(f"atari.backend=ale-vector cannot have atari.{key}={refused}")
     if not config.replay.prioritised:
         raise BadInput("replay.prioritised=False is for the labyrinth; on Atari it must be True")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from lwm.config import Config
 from lwm.errors import BadInput
 
 RAM = {"montezuma_revenge": (3, 42, 43)}
@@ -45,3 +46,11 @@ def coverage_of(game: str, wanted: str) -> Coverage | None:
     """A counter where one is ``wanted``: ``on``, ``off``, or ``auto`` (where the RAM tells)."""
     asked = wanted == "on" or (wanted == "auto" and game in RAM)
     return Coverage(game) if asked else None
+
+
+def coverage_in(config: Config) -> Coverage | None:
+    """The counter that a run asks for; without the games' RAM there is none."""
+    c = config.atari
+    if config.workload != "atari" or c.backend != "own":
+        return None
+    return coverage_of(c.game, c.coverage)

@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lwm import devices
 from lwm.config import EncoderConfig
+from lwm.devices import Metrics
 from lwm.vision import FEATURES, SIDE, ConvTrunk, random_shift
 from lwm.whitening import WMSEOutput, w_mse
 
@@ -45,7 +47,9 @@ class EncoderLearner:
     """Φ and all that training it changes: its Adam, and the counts of what went wrong."""
 
     def __init__(self, encoder: Encoder, config: EncoderConfig) -> None:
+        """``encoder`` is on the device where it is to be trained."""
         self.encoder = encoder
+        self.device = next(encoder.parameters()).device
         self.wrap = config.wrap_shift
         self.rank_limit = min(COLLAPSED_RANK, config.embedding / 2)
         self.optimiser = torch.optim.Adam(
@@ -63,22 +67,25 @@ class EncoderLearner:
     @torch.no_grad()  # not inference mode: the world model is trained on these z
     def embed(self, obs: Frames) -> Tensor:
         """[..., 84, 84] uint8 -> z [..., D] float32, without gradient."""
-        frames = torch.as_tensor(obs)
+        frames = self._put(obs)
         flat = frames.reshape(-1, SIDE, SIDE)
         z = torch.cat([self.encoder(part) for part in flat.split(_CHUNK)])
         return z.view(*frames.shape[:-2], z.shape[-1])
 
-    def learn(self, pairs_x: Frames, pairs_y: Frames, offsets: Tensor) -> dict[str, float]:
+    def _put(self, frames: Frames) -> Tensor:
+        return devices.put(frames, self.device) if isinstance(frames, np.ndarray) else frames
+
+    def learn(self, pairs_x: Frames, pairs_y: Frames, offsets: Tensor) -> Metrics:
         """One update on N pairs [N, 84, 84] uint8; -> metrics.
 
         ``offsets`` [2N, 2] int64 shift the frames, those of ``pairs_x`` first.  If the covariance
         cannot be factored or a gradient is not finite, nothing changes but the counts.
         """
-        frames = torch.cat([torch.as_tensor(pairs_x), torch.as_tensor(pairs_y)])
-        out = w_mse(self.encoder(random_shift(frames, offsets, self.wrap)))
+        frames = torch.cat([self._put(pairs_x), self._put(pairs_y)])
+        out = w_mse(self.encoder(random_shift(frames, offsets.to(self.device), self.wrap)))
         stepped = self._step(out.loss)
         self._count(out, stepped)
-        metrics = {
+        metrics: Metrics = {
             "encoder/condition": out.condition,
             "encoder/rank": out.rank,
             "encoder/jitter": out.jitter or 0.0,
@@ -96,7 +103,7 @@ class EncoderLearner:
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         grads = [p.grad for p in self.encoder.parameters() if p.grad is not None]
-        if not nn.utils.get_total_norm(grads).isfinite():
+        if not devices.is_true(nn.utils.get_total_norm(grads).isfinite()):
             return False
         self.optimiser.step()
         return True
@@ -106,14 +113,16 @@ class EncoderLearner:
         c["updates"] += 1
         c["jittered"] += out.jitter is not None
         c["skipped"] += not stepped
-        c["low_rank"] = c["low_rank"] + 1 if out.rank < self.rank_limit else 0
+        c["low_rank"] = c["low_rank"] + 1 if devices.is_true(out.rank < self.rank_limit) else 0
 
     def state_tree(self) -> dict[str, Any]:
         """Weights, Adam's moments by parameter number (absent before the first step), counts."""
         moments = self.optimiser.state_dict()["state"]
         return {
-            "encoder": {k: v.numpy() for k, v in self.encoder.state_dict().items()},
-            "optimiser": {str(i): {k: v.numpy() for k, v in s.items()} for i, s in moments.items()},
+            "encoder": {k: devices.fetch(v) for k, v in self.encoder.state_dict().items()},
+            "optimiser": {
+                str(i): {k: devices.fetch(v) for k, v in s.items()} for i, s in moments.items()
+            },
             "counts": dict(self.counts),
         }
 

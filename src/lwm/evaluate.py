@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lwm import devices
 from lwm.actor import act, initial_state
 from lwm.config import Config
 from lwm.coverage import Coverage
@@ -127,7 +128,8 @@ def _play(
             if len(playing) == 0:
                 return Scores(returns, lengths, solved)
             # Only the environments still in their first episode are worth computing for.
-            state = type(state)(*(v[~over] for v in state))
+            keep = devices.put(~over, learner.device)
+            state = type(state)(*(v[keep] for v in state))
 
 
 def _take(step: Step, lanes: NDArray[np.int64]) -> Step:

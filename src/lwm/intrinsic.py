@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lwm import devices
 from lwm.config import Config
+from lwm.devices import Metrics
 from lwm.errors import RunFailed
 from lwm.world_model import WorldModel, bit_loss, prediction_error
 
@@ -36,17 +38,22 @@ class Window(NamedTuple):
 class RunningMoments:
     """Running mean and standard deviation of the prediction error."""
 
-    def __init__(self, momentum: float) -> None:
+    def __init__(self, momentum: float, device: torch.device = devices.CPU) -> None:
         self.momentum = momentum
-        self.mean = 0.0
-        self.std = 1.0
+        self.mean = torch.zeros((), dtype=torch.float64, device=device)
+        self.std = torch.ones((), dtype=torch.float64, device=device)
         self.updates = 0
+
+    def set(self, mean: float, std: float, updates: int) -> None:
+        """Go on from these numbers."""
+        self.mean, self.std = self.mean.new_tensor(mean), self.std.new_tensor(std)
+        self.updates = updates
 
     def update(self, error: Tensor) -> None:
         """One EMA step towards the mean and std of errors [N]; the first batch is taken whole."""
         if error.numel() < 2:
             return
-        std, mean = (v.item() for v in torch.std_mean(error))
+        std, mean = (v.double() for v in torch.std_mean(error))
         keep = self.momentum if self.updates else 0.0
         self.mean = keep * self.mean + (1 - keep) * mean
         self.std = keep * self.std + (1 - keep) * std
@@ -54,7 +61,7 @@ class RunningMoments:
 
     def normalise(self, error: Tensor, clip: float) -> Tensor:
         """(error - mean) / std, clipped to [-clip, clip] (clip 0: not at all); same shape."""
-        scaled = (error - self.mean) / max(self.std, 1e-6)
+        scaled = (error - self.mean) / self.std.clamp(min=1e-6)
         return scaled.clamp(-clip, clip) if clip > 0 else scaled
 
 
@@ -64,9 +71,12 @@ class NoBonus:
     hidden = 0
     masks_last = False
 
+    def __init__(self, device: torch.device = devices.CPU) -> None:
+        self.device = device
+
     def initial(self, batch: int) -> Tensor:
         """[batch, 0]: nothing is carried."""
-        return torch.zeros(batch, 0)
+        return torch.zeros(batch, 0, device=self.device)
 
     def step(
         self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor | None
@@ -75,16 +85,16 @@ class NoBonus:
 
         ``is_first`` None: no row is a first one.
         """
-        return torch.zeros(len(z)), belief, None
+        return z.new_zeros(len(z)), belief, None
 
     def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
         """Nothing to count."""
 
     def recompute(self, window: Window) -> Tensor:
         """-> bonus [T, B]; nothing changes."""
-        return torch.zeros(window.a_tm1.shape)
+        return window.z.new_zeros(window.a_tm1.shape)
 
-    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, dict[str, float]]:
+    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, Metrics]:
         """-> bonus [T, B], metrics."""
         return self.recompute(window), {}
 
@@ -99,10 +109,13 @@ class NoBonus:
 class CountBonus(NoBonus):
     """MBIE-EB: beta / sqrt(n(x, a)), neither normalised nor clipped (row 35)."""
 
-    def __init__(self, bits: int, num_actions: int, beta: float) -> None:
+    def __init__(
+        self, bits: int, num_actions: int, beta: float, device: torch.device = devices.CPU
+    ) -> None:
+        super().__init__(device)
         self.beta = beta
-        self.counts = torch.zeros(2**bits, num_actions, dtype=torch.int64)
-        self.place = 2 ** torch.arange(bits)
+        self.counts = torch.zeros(2**bits, num_actions, dtype=torch.int64, device=device)
+        self.place = 2 ** torch.arange(bits, device=device)
 
     def step(
         self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor | None
@@ -116,14 +129,14 @@ class CountBonus(NoBonus):
         rows = (self._key(z_tm1)[~is_first], a_tm1[~is_first])
         self.counts.index_put_(rows, torch.ones_like(rows[1]), accumulate=True)
 
-    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, dict[str, float]]:
+    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, Metrics]:
         """-> bonus [T, B] from the present counts, metrics."""
         r_in = self.recompute(window)
-        return r_in, {"bonus/mean": r_in[1:].mean().item()}
+        return r_in, {"bonus/mean": r_in[1:].mean()}
 
     def recompute(self, window: Window) -> Tensor:
         """-> bonus [T, B] from the present counts."""
-        r_in = torch.zeros(window.a_tm1.shape)
+        r_in = window.z.new_zeros(window.a_tm1.shape)
         r_in[1:] = self._bonus(window.z[:-1], window.a_tm1[1:]) * ~window.is_first[1:]
         return r_in
 
@@ -135,7 +148,7 @@ class CountBonus(NoBonus):
 
     def state_tree(self) -> dict[str, Any]:
         """The counts."""
-        return {"counts": self.counts.numpy()}
+        return {"counts": devices.fetch(self.counts)}
 
     def load_tree(self, tree: dict[str, Any]) -> None:
         """Inverse of ``state_tree``."""
@@ -146,11 +159,12 @@ class WorldModelBonus:
     """The paper's bonus: normalised, clipped prediction error of the latent world model."""
 
     def __init__(self, model: WorldModel, config: Config) -> None:
+        """``model`` is on the device where it is to be trained."""
         self.model = model
         self.config = config.intrinsic
         self.reset_state = config.dqn.reset_state
         self.masks_last = config.intrinsic.boundary == "mask"
-        self.moments = RunningMoments(config.intrinsic.momentum)
+        self.moments = RunningMoments(config.intrinsic.momentum, next(model.parameters()).device)
         self.optimiser = torch.optim.Adam(
             model.parameters(),
             lr=config.world_model.learning_rate,
@@ -189,7 +203,7 @@ class WorldModelBonus:
         prediction, goal, valid = self._predictions(window)
         return self._paid(prediction_error(prediction, goal), valid, window)
 
-    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, dict[str, float]]:
+    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, Metrics]:
         """Recompute the bonus of a window [T, B] with the present model, then train on it.
 
         Bonus and gradient come from the same forward pass; the moments move first (row 9).
@@ -200,16 +214,16 @@ class WorldModelBonus:
         loss = (fault * valid).sum() / valid.sum().clamp(min=1)
         with torch.no_grad():
             skipped = 0 if self.config.moments_include_burn_in else max(burn_in - 1, 0)
-            self.moments.update(error[skipped:][valid[skipped:]])
+            self.moments.update(devices.select(error[skipped:], valid[skipped:]))
             r_in = self._paid(error, valid, window)
             paid = r_in[burn_in:].abs()
-            metrics = {
-                "bonus/mean": r_in[burn_in:].mean().item(),
-                "bonus/std": r_in[burn_in:].std().item(),
+            metrics: Metrics = {
+                "bonus/mean": r_in[burn_in:].mean(),
+                "bonus/std": r_in[burn_in:].std(),
                 "bonus/last_share": (
                     (paid * window.is_last[burn_in:]).sum() / paid.sum().clamp(min=1e-12)
-                ).item(),
-                "world_model/loss": loss.item(),
+                ),
+                "world_model/loss": loss.detach(),
                 "world_model/error_mean": self.moments.mean,
                 "world_model/error_std": self.moments.std,
             }
@@ -217,7 +231,7 @@ class WorldModelBonus:
         loss.backward()
         limit = self.clip_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        if not (math.isfinite(metrics["world_model/loss"]) and math.isfinite(norm.item())):
+        if not devices.is_true(loss.isfinite() & norm.isfinite()):
             raise RunFailed("the world model's loss or gradient is not finite")
         self.optimiser.step()
         return r_in, metrics
@@ -236,7 +250,7 @@ class WorldModelBonus:
 
     def _paid(self, error: Tensor, valid: Tensor, window: Window) -> Tensor:
         """Errors of rows 1 .. T-1 [T-1, B], and which are real -> bonus of all rows [T, B]."""
-        r_in = torch.zeros(window.a_tm1.shape)
+        r_in = error.new_zeros(window.a_tm1.shape)
         r_in[1:] = self._bonus(error) * valid
         return r_in * ~window.is_last if self.masks_last else r_in
 
@@ -246,24 +260,24 @@ class WorldModelBonus:
     def state_tree(self) -> dict[str, Any]:
         """Moments; the model and its optimiser are the learner's to save."""
         m = self.moments
-        return {"mean": m.mean, "std": m.std, "updates": m.updates}
+        return {**devices.floats({"mean": m.mean, "std": m.std}), "updates": m.updates}
 
     def load_tree(self, tree: dict[str, Any]) -> None:
         """Inverse of ``state_tree``."""
-        m = self.moments
-        m.mean, m.std, m.updates = float(tree["mean"]), float(tree["std"]), int(tree["updates"])
+        self.moments.set(float(tree["mean"]), float(tree["std"]), int(tree["updates"]))
 
 
 Bonus = NoBonus | CountBonus | WorldModelBonus
 
 
-def build_bonus(config: Config, embedding: int, num_actions: int) -> Bonus:
-    """The bonus that ``config.agent`` asks for."""
+def build_bonus(
+    config: Config, embedding: int, num_actions: int, device: torch.device = devices.CPU
+) -> Bonus:
+    """The bonus that ``config.agent`` asks for, on ``device``."""
     if config.bonus == "none":
-        return NoBonus()
+        return NoBonus(device)
     if config.bonus == "mbie-eb":
-        return CountBonus(embedding, num_actions, config.intrinsic.beta)
+        return CountBonus(embedding, num_actions, config.intrinsic.beta, device)
     recurrent = config.bonus == "lwm"
-    return WorldModelBonus(
-        WorldModel(embedding, num_actions, config.world_model, recurrent), config
-    )
+    model = WorldModel(embedding, num_actions, config.world_model, recurrent)
+    return WorldModelBonus(model.to(device), config)

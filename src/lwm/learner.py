@@ -10,9 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lwm import devices
 from lwm.actor import embed_bits
 from lwm.agent import RecurrentDQN, TDInput, td_errors
 from lwm.config import Config
+from lwm.devices import Metrics
 from lwm.encoder import Encoder, EncoderLearner
 from lwm.errors import CheckpointError, RunFailed
 from lwm.intrinsic import Window, WorldModelBonus, build_bonus
@@ -30,16 +32,19 @@ class LearnerState:
     def __init__(self, config: Config, embedding: int, num_actions: int) -> None:
         """``embedding``: bits of an observation; where observations are images, Phi decides."""
         self.config = config
-        images = working_dtype(config.precision) if config.sees_images else None
+        self.device = devices.pick(config.device)
+        images = working_dtype(config.precision, self.device) if config.sees_images else None
         self.embedding = embedding
         self.encoder: EncoderLearner | None = None
         if images is not None:
             self.embedding = config.encoder.embedding if config.bonus.startswith("lwm") else 0
         with torch_seeded(config.seed, "init"):
-            self.dqn = RecurrentDQN(self.embedding, num_actions, config.dqn, images)
-            self.bonus = build_bonus(config, self.embedding, num_actions)
+            # Drawn on the CPU, so that a seed's first weights are the same on every device.
+            dqn = RecurrentDQN(self.embedding, num_actions, config.dqn, images)
+            self.dqn = dqn.to(self.device)
+            self.bonus = build_bonus(config, self.embedding, num_actions, self.device)
             if images is not None and self.embedding:
-                phi = Encoder(config.encoder.embedding, images)
+                phi = Encoder(config.encoder.embedding, images).to(self.device)
                 self.encoder = EncoderLearner(phi, config.encoder)
         self.target = copy.deepcopy(self.dqn).requires_grad_(False)
         averaged = config.dqn.average > 0
@@ -57,13 +62,14 @@ class LearnerState:
         """The network that is scored: the online one, or its average where the config asks."""
         return self.average or self.dqn
 
-    def embed(self, obs: NDArray[Any]) -> Tensor:
+    def embed(self, obs: NDArray[Any] | Tensor) -> Tensor:
         """Phi: observations [..., bits] or [..., 84, 84] -> z [..., D]; D = 0 where no one asks."""
+        seen = devices.put(obs, self.device) if isinstance(obs, np.ndarray) else obs
         if self.encoder is not None:
-            return self.encoder.embed(obs)
+            return self.encoder.embed(seen)
         if self.config.sees_images:
-            return torch.zeros(*obs.shape[:-2], 0)
-        return embed_bits(obs)
+            return torch.zeros(*obs.shape[:-2], 0, device=self.device)
+        return embed_bits(seen)
 
     def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         parts: dict[str, nn.Module | torch.optim.Optimizer] = {
@@ -85,7 +91,7 @@ class LearnerState:
             tree["encoder"] = self.encoder.state_tree()
         for name, part in self._parts().items():
             tree[name] = (
-                {k: v.numpy() for k, v in part.state_dict().items()}
+                {k: devices.fetch(v) for k, v in part.state_dict().items()}
                 if isinstance(part, nn.Module)
                 else _optimiser_tree(part)
             )
@@ -110,7 +116,7 @@ class LearnerState:
 
 def learn_encoder(
     state: LearnerState, pairs: Pairs, offsets: Tensor
-) -> tuple[LearnerState, dict[str, float]]:
+) -> tuple[LearnerState, Metrics]:
     """One update of Phi on N pairs of neighbouring frames, moved by ``offsets`` [2N, 2]."""
     assert state.encoder is not None
     return state, state.encoder.learn(pairs.x, pairs.y, offsets)
@@ -121,7 +127,7 @@ def learn(
     unroll: Unroll,
     progress: float,
     weight: NDArray[np.float32] | None = None,
-) -> tuple[LearnerState, NDArray[np.float32], dict[str, float]]:
+) -> tuple[LearnerState, NDArray[np.float32], Metrics]:
     """One update: recompute the bonus, train the world model on it, train the DQN with it.
 
     ``progress`` in [0, 1] is the share of the frame budget spent, for schedules; ``weight`` [B]
@@ -133,13 +139,13 @@ def learn(
     window, z, metrics = rewarded(state, unroll, progress)
     td = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
     loss = td.delta.square().sum(0)
-    loss = (loss if weight is None else loss * torch.from_numpy(weight)).mean()
-    metrics["dqn/loss"] = loss.item()
-    metrics["dqn/q_mean"] = td.q.detach().mean().item()
+    loss = (loss if weight is None else loss * devices.put(weight, state.device)).mean()
+    metrics["dqn/loss"] = loss.detach()
+    metrics["dqn/q_mean"] = td.q.detach().mean()
     if config.dqn.auxiliary > 0:
         following = z[burn_in + 1 : burn_in + 1 + len(td.delta)]
         guessed = _auxiliary_loss(state.dqn, td.h, td.a_t, following, td.valid)
-        metrics["dqn/auxiliary"] = guessed.item() / len(td.delta)
+        metrics["dqn/auxiliary"] = guessed.detach().double() / len(td.delta)
         loss = loss + config.dqn.auxiliary * guessed
     _step(state, loss, _learning_rate(config, progress), metrics)
     _move_towards(state.target, state.dqn, config.dqn.tau)
@@ -149,7 +155,7 @@ def learn(
         _move_towards(state.average, state.dqn, rate)
     state.updates += 1
     priority = sequence_priority(td.delta.detach(), td.valid, config.replay.priority_eta)
-    return state, priority.numpy(), metrics
+    return state, devices.fetch(priority), metrics
 
 
 @torch.no_grad()
@@ -158,33 +164,43 @@ def priorities(state: LearnerState, unroll: Unroll) -> NDArray[np.float32]:
     config = state.config
     window, _, _ = rewarded(state, unroll, 0.0, train=False)
     td = td_errors(state.dqn, state.target, window, config.replay.burn_in, config.dqn)
-    return sequence_priority(td.delta, td.valid, config.replay.priority_eta).numpy()
+    priority = sequence_priority(td.delta, td.valid, config.replay.priority_eta)
+    return devices.fetch(priority)
 
 
-def pretrain(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, dict[str, float]]:
+def pretrain(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, Metrics]:
     """One update on warm-up rows: the world model, and the DQN's memory where it has that head."""
     window, z, metrics = rewarded(state, unroll, 0.0)
     if state.config.dqn.auxiliary > 0:
         cut = window.is_first if state.config.dqn.reset_state else None
         h = state.dqn.states(window.x, cut, window.h)[:-1]
         loss = _auxiliary_loss(state.dqn, h, window.a_tm1[1:], z[1:], ~window.is_last[:-1])
-        metrics["dqn/auxiliary"] = loss.item() / len(h)
+        metrics["dqn/auxiliary"] = loss.detach().double() / len(h)
         _step(state, loss, state.config.dqn.learning_rate, metrics)
     return state, metrics
 
 
 def rewarded(
     state: LearnerState, unroll: Unroll, progress: float, train: bool = True
-) -> tuple[TDInput, Tensor, dict[str, float]]:
+) -> tuple[TDInput, Tensor, Metrics]:
     """The window with its bonus recomputed (and the bonus model trained): -> what the DQN learns
     from, embeddings [T, B, D], metrics."""
     config = state.config
-    z = state.embed(unroll.obs)
-    a_tm1 = torch.from_numpy(unroll.a_tm1)
-    r_t = torch.from_numpy(unroll.r_t)
-    is_first, is_last = torch.from_numpy(unroll.is_first), torch.from_numpy(unroll.is_last)
+    obs, a_tm1, r_t, is_first, is_last, discount_t, h = (
+        devices.put(v, state.device)
+        for v in (
+            unroll.obs,
+            unroll.a_tm1,
+            unroll.r_t,
+            unroll.is_first,
+            unroll.is_last,
+            unroll.discount_t,
+            unroll.h,
+        )
+    )
+    z = state.embed(obs)
     stored = config.intrinsic.start_belief == "stored"
-    belief = torch.from_numpy(unroll.belief) if stored else None
+    belief = devices.put(unroll.belief, state.device) if stored else None
     seen = Window(z, a_tm1, is_first, is_last, belief)
     if train:
         r_in, metrics = state.bonus.learn(seen, config.replay.burn_in)
@@ -192,31 +208,25 @@ def rewarded(
         r_in, metrics = state.bonus.recompute(seen), {}
     if config.agent == "dqn":
         r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
-    discount_t = torch.from_numpy(unroll.discount_t)
     if not config.dqn.truncation_bootstraps:
         discount_t = discount_t * ~is_last
-    h = torch.from_numpy(unroll.h)
     if config.replay.start_state == "zero":
         h = torch.zeros_like(h)
-    obs = torch.from_numpy(unroll.obs) if state.dqn.sees_images else z
-    x = state.dqn.inputs(obs, a_tm1, r_t + r_in, is_first)
+    x = state.dqn.inputs(obs if state.dqn.sees_images else z, a_tm1, r_t + r_in, is_first)
     reward = r_t + _beta_share(config, progress) * r_in
     return TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h), z, metrics
 
 
-def _step(
-    state: LearnerState, loss: Tensor, learning_rate: float, metrics: dict[str, float]
-) -> None:
+def _step(state: LearnerState, loss: Tensor, learning_rate: float, metrics: Metrics) -> None:
     """One optimiser step of the DQN; numbers that are not finite end the run before it."""
-    if not np.isfinite(loss.item()):
-        raise RunFailed(f"a loss is not finite after {state.updates} updates")
     state.optimiser.zero_grad(set_to_none=True)
     loss.backward()
     limit = state.config.dqn.clip_norm or float("inf")
     norm = nn.utils.clip_grad_norm_(state.dqn.parameters(), limit)
-    metrics["dqn/grad_norm"] = norm.item()
-    if not np.isfinite(metrics["dqn/grad_norm"]):
-        raise RunFailed(f"a gradient is not finite after {state.updates} updates")
+    metrics["dqn/grad_norm"] = norm
+    if not devices.is_true(loss.isfinite() & norm.isfinite()):
+        what = "gradient" if devices.is_true(loss.isfinite()) else "loss"
+        raise RunFailed(f"a {what} is not finite after {state.updates} updates")
     for group in state.optimiser.param_groups:
         group["lr"] = learning_rate
     state.optimiser.step()
@@ -267,7 +277,7 @@ def _move_towards(slow: nn.Module, fast: nn.Module, rate: float) -> None:
 def _optimiser_tree(optimiser: torch.optim.Optimizer) -> Tree:
     """Adam's moments by parameter number (absent before the first step)."""
     state = optimiser.state_dict()["state"]
-    return {str(i): {k: v.numpy() for k, v in s.items()} for i, s in state.items()}
+    return {str(i): {k: devices.fetch(v) for k, v in s.items()} for i, s in state.items()}
 
 
 def _load_optimiser(optimiser: torch.optim.Optimizer, tree: Tree) -> None:

@@ -14,13 +14,14 @@ from typing import Any
 
 from lwm import __version__, kernels
 
-FACTS = ("lwm", "python", "torch", "numpy", "threads", "gru", "cpu", "platform", "commit")
+FACTS = ("lwm", "python", "torch", "numpy", "threads", "gru", "cpu", "gpu", "platform", "commit")
 
 
-def machine_facts(threads: int | None = None) -> dict[str, Any]:
+def machine_facts(threads: int | None = None, gpu: str | None = None) -> dict[str, Any]:
     """Versions, threads, processor and commit of this process; no paths, no host or user names.
 
-    ``threads`` is the number torch computes with, as the caller knows: this imports no torch.
+    ``threads`` is the number torch computes with and ``gpu`` the name of what it computes on (None:
+    on the CPU), as the caller knows: this imports no torch.
     """
     return {
         "lwm": __version__,
@@ -30,6 +31,7 @@ def machine_facts(threads: int | None = None) -> dict[str, Any]:
         "threads": threads,
         "gru": kernels.description(),
         "cpu": _cpu(),
+        "gpu": gpu,
         "platform": " ".join((platform.system(), platform.machine(), *platform.libc_ver())).strip(),
         "commit": _commit(),
     }

@@ -167,6 +167,12 @@ class _CompiledGRU(torch.autograd.Function):
 _CHUNK_ROWS = 512
 
 
+def _cuts(is_first: Tensor) -> list[bool]:
+    """[T, B] -> the rows in which a state is reset; elsewhere than on a CPU, where it would have
+    to be waited for, all rows are taken for such."""
+    return is_first.any(1).tolist() if is_first.is_cpu else [True] * len(is_first)
+
+
 def _call(name: str, sizes: tuple[int, ...], arrays: tuple[Tensor | None, ...]) -> None:
     """Call a compiled function with contiguous float32 arrays (None: a null pointer)."""
     pointers = (None if a is None else a.data_ptr() for a in arrays)
@@ -197,7 +203,7 @@ class GRU(nn.Module):
         """
         c = self.cell
         weights = (c.weight_ih, c.weight_hh, c.bias_ih, c.bias_hh)
-        cuts = [] if is_first is None else is_first.any(1).tolist()
+        cuts = [] if is_first is None else _cuts(is_first)
         keep = (~is_first).to(x.dtype) if is_first is not None and any(cuts) else None
         if self._compiled(x):
             wants = torch.is_grad_enabled() and any(v.requires_grad for v in (x, h, *weights))
@@ -253,10 +259,10 @@ class DuelingHead(nn.Module):
 
 def one_hot(index: Tensor, size: int) -> Tensor:
     """[...] int64 -> [..., size] float32, by lookup: ``F.one_hot`` checks its indices at length."""
-    return F.embedding(index, _identity(size))
+    return F.embedding(index, _identity(size, index.device))
 
 
 @functools.cache
-def _identity(size: int) -> Tensor:
+def _identity(size: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return torch.eye(size)
+        return torch.eye(size, device=device)

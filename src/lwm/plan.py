@@ -159,6 +159,8 @@ def _seconds(call: Callable[[], object]) -> float:
     for _ in range(2):
         began = time.perf_counter()
         call()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
     return min(times)
 

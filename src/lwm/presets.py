@@ -140,7 +140,7 @@ _LAPTOP: dict[str, Any] = {
     "dqn.tau": 0.02,
 }
 
-_SINGLE_GPU: dict[str, Any] = {**_ATARI, "precision": "bfloat16"}
+_SINGLE_GPU: dict[str, Any] = {**_ATARI, "device": "cuda", "precision": "bfloat16"}
 
 _ATARI_DEBUG: dict[str, Any] = {
     **_ATARI,

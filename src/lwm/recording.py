@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lwm import devices
 from lwm.actor import act, initial_state
 from lwm.envs.vector import RowEnv, make_env
 from lwm.episodes import Episode, episode_path, write_episode
@@ -44,12 +45,14 @@ def play(trained: Trained, seed: int, purpose: str = "test") -> Episode:
             "r_in": acted.r_in[0],
             "is_last": step.is_last[0],
             "q": acted.q[0].numpy(),
-            "z": state.z_tm1[0].numpy(),  # of this row: the state is that before the next one
+            "z": devices.fetch(
+                state.z_tm1[0]
+            ),  # of this row: the state is that before the next one
         }
         if labyrinth is not None:
             row["room"] = labyrinth.room[0]
         if acted.prediction is not None:
-            row["prediction"] = acted.prediction[0].numpy()
+            row["prediction"] = devices.fetch(acted.prediction[0])
         for key, value in row.items():
             rows.setdefault(key, []).append(value)
         if step.episode_end[0]:

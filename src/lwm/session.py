@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 import torch
 
-from lwm import runs
+from lwm import devices, runs
 from lwm.blocks import Block, block_rows
-from lwm.config import Config, from_dict, to_dict
-from lwm.coverage import coverage_of
+from lwm.config import Config, from_dict, replace, to_dict
+from lwm.coverage import coverage_in
 from lwm.errors import BadInput, LwmError
 from lwm.evaluate import Scores, Trained, evaluate, new_learner
 from lwm.learner import LearnerState
@@ -55,8 +55,12 @@ def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
     """A new run in ``path``."""
     check_memory(config)
     trainer = _trainer(config)  # first: a config that does not fit into memory leaves no directory
-    machine = machine_facts(config.threads)
+    machine = _machine(config)
     return runs.RunWriter.create(path, to_dict(config), machine), trainer
+
+
+def _machine(config: Config) -> dict[str, Any]:
+    return machine_facts(config.threads, devices.described(devices.pick(config.device)))
 
 
 def _trainer(config: Config) -> Trainer:
@@ -73,7 +77,7 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
     config = from_dict(runs.read_config(path))
     if (runs.read_status(path) or {}).get("state") == "finished":
         raise BadInput(f"{path} is finished: nothing to resume")
-    machine = machine_facts(config.threads)
+    machine = _machine(config)
     writer, saved = runs.RunWriter.reopen(path, machine, warn=warn)
     with _closed_on_error(writer):
         trainer = _trainer(config)
@@ -81,6 +85,8 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
             for text in mismatches(saved.machine, machine):
                 warn(f"bit-exactness is not promised, the build differs: {text}")
             trainer.set_state(saved.state, saved.rows())
+            if config.workload == "atari" and config.atari.backend == "ale-vector":
+                warn("atari.backend=ale-vector cannot restore games: all begin anew")
         return writer, trainer
 
 
@@ -93,13 +99,17 @@ class Loaded:
     frames: int
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path, device: str | None = None) -> Loaded:
     """The newest good parameters of the run in ``path``: takes no lock, writes nothing.
+
+    ``device``: where to put them, if not where the run has them.
 
     Neither its replay nor its environments are made: a run is scored in little memory, also while
     it goes on.
     """
     config = from_dict(runs.read_config(path))
+    if device is not None:
+        config = replace(config, {"device": device})
     saved = runs.load_checkpoint(path, warn, part="learner")
     torch.set_num_threads(config.threads)
     keep_freed_memory()
@@ -225,9 +235,7 @@ def run(
 def score(trained: Trained, episodes: int | None = None) -> dict[str, Any]:
     """The present parameters on test seeds, with what is needed to read the number."""
     config = trained.config
-    seen = None
-    if config.workload == "atari":
-        seen = coverage_of(config.atari.game, config.atari.coverage)
+    seen = coverage_in(config)
     result = _summary(evaluate(config, trained.learner, episodes, coverage=seen), config)
     if seen is not None:
         result |= {"rooms": seen.rooms, "positions": seen.positions}

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from lwm import devices
 from lwm.actor import ActorState, act, initial_state, ladder
 from lwm.config import Config
-from lwm.coverage import coverage_of
+from lwm.coverage import coverage_in
+from lwm.devices import Metrics
 from lwm.envs.vector import make_env
 from lwm.errors import CheckpointError
 from lwm.intrinsic import WorldModelBonus
@@ -28,12 +30,12 @@ class Trainer:
     """One run: owns the environments, the actors' state, replay and the learner's state."""
 
     def __init__(self, config: Config) -> None:
+        devices.pick(config.device)  # first: to load the games takes a while
         torch.set_num_threads(config.threads)
         keep_freed_memory()
         self.config = config
         actors = config.loop.actors
-        c = config.atari
-        self.coverage = coverage_of(c.game, c.coverage) if config.workload == "atari" else None
+        self.coverage = coverage_in(config)
         seeds = environment_seeds("train", actors, config.seed)
         self.env = make_env(config, seeds, self.coverage is not None)
         bits = int(np.prod(self.env.obs_shape))
@@ -67,7 +69,7 @@ class Trainer:
         if self.coverage is not None:
             self.coverage.add(self.env.ram)
         self._phase = "warmup"
-        self._sums: dict[str, list[float]] = {}
+        self._sums: dict[str, list[float | torch.Tensor]] = {}
         self._next_log = config.loop.log_every_frames
 
     def _new_actors(self) -> ActorState:
@@ -189,7 +191,9 @@ class Trainer:
         return self.act_rng.integers(self.env.num_actions, size=B)
 
     def _observe(self) -> None:
-        a_tm1, is_first = torch.from_numpy(self.step.a_tm1), torch.from_numpy(self.step.is_first)
+        device = self.learner.device
+        a_tm1 = devices.put(self.step.a_tm1, device)
+        is_first = devices.put(self.step.is_first, device)
         self.learner.bonus.observe(self.actors.z_tm1, a_tm1, is_first)
 
     def _update(self) -> None:
@@ -207,7 +211,7 @@ class Trainer:
             self.learner, _, metrics = learn(self.learner, self._turned(unroll), self.progress)
         self._add(metrics)
 
-    def _update_encoder(self) -> dict[str, float]:
+    def _update_encoder(self) -> Metrics:
         c = self.config.encoder
         pairs = self.replay.sample_pairs(self.replay_rng, c.batch, c.temporal_shift)
         offsets = shift_offsets(self.replay_rng, 2 * c.batch, c.spatial_shift)
@@ -229,7 +233,7 @@ class Trainer:
                 metrics = self._pretrain_world_model()
             self.pretrained += 1
             told = self.pretrained % 100 == 0 or self.pretrained in (phi, total)
-            data = {"iteration": self.pretrained, **metrics} if told else {}
+            data = {"iteration": self.pretrained, **devices.floats(metrics)} if told else {}
             yield Event("pretrain" if told else "cycle", self.frames, data)
 
     def _pretraining(self) -> tuple[int, int]:
@@ -239,20 +243,20 @@ class Trainer:
         rest = isinstance(self.learner.bonus, WorldModelBonus) or c.dqn.auxiliary > 0
         return phi, phi + (c.world_model.pretrain_iterations if rest else 0)
 
-    def _pretrain_world_model(self) -> dict[str, float]:
+    def _pretrain_world_model(self) -> Metrics:
         c = self.config.world_model
         unroll = self.replay.sample(self.replay_rng, c.pretrain_batch, c.pretrain_rows)
         self.learner, metrics = pretrain(self.learner, self._turned(unroll))
         return metrics
 
-    def _add(self, metrics: dict[str, float]) -> None:
+    def _add(self, metrics: Metrics) -> None:
         for key, value in metrics.items():
             self._sums.setdefault(key, []).append(value)
 
     def _note_episodes(self) -> None:
         step, atari = self.step, self.config.workload == "atari"
         for i in np.flatnonzero(step.episode_end):
-            told = {
+            told: Metrics = {
                 "episode/return": float(step.episode_return[i]),
                 "episode/length": float(step.episode_length[i]),
             }
@@ -266,7 +270,8 @@ class Trainer:
         if self.frames < self._next_log:
             return Event("cycle", self.frames)
         self._next_log += self.config.loop.log_every_frames
-        data: dict[str, Any] = {k: float(np.mean(v)) for k, v in sorted(self._sums.items())}
+        sums = sorted(devices.read(self._sums).items())
+        data: dict[str, Any] = {k: float(np.mean(v)) for k, v in sums}
         data["episodes"] = len(self._sums.get("episode/return", []))
         data["updates"] = self.learner.updates
         if self.coverage is not None:
@@ -281,7 +286,7 @@ class Trainer:
             "learner": self.learner.state_tree(),
             "replay": self.replay.get_state() if rows else self.replay.get_index(),
             "env": self.env.get_state(),
-            "actors": {k: v.numpy() for k, v in self.actors._asdict().items()},
+            "actors": {k: devices.fetch(v) for k, v in self.actors._asdict().items()},
             "step": dict(self.step._asdict()),
             "streams": {
                 "actor": generator_state(self.act_rng),
@@ -294,7 +299,7 @@ class Trainer:
                 "acted": self.acted,
                 "next_log": self._next_log,
             },
-            "sums": {k: np.array(v) for k, v in self._sums.items()},
+            "sums": {k: np.array(v) for k, v in devices.read(self._sums).items()},
             **({} if self.ranking is None else {"ranking": self.ranking.get_state()}),
             **({} if self.coverage is None else {"coverage": self.coverage.seen}),
         }
@@ -317,13 +322,15 @@ class Trainer:
             else:
                 self.replay.set_blocks(state["replay"], blocks)
             self.env.set_state(state["env"])
+            there = self.learner.device
             actors = ActorState(
-                **{k: torch.from_numpy(np.array(v)) for k, v in state["actors"].items()}
+                **{k: devices.put(np.array(v), there) for k, v in state["actors"].items()}
             )
             if [v.shape for v in actors] != [v.shape for v in self.actors]:
                 raise ValueError("the actors' states are of another shape")
             self.actors = actors
-            self.step = Step(**{k: np.array(v) for k, v in state["step"].items()})
+            saved = Step(**{k: np.array(v) for k, v in state["step"].items()})
+            self.step = self.env.rejoin(saved)
             restore_generator(self.act_rng, state["streams"]["actor"])
             restore_generator(self.replay_rng, state["streams"]["replay"])
             self.pretrained = int(counters["pretrained"])

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lwm.devices import CPU
+
 SIDE = 84
 """Observations are SIDE x SIDE grey pixels."""
 
@@ -17,10 +19,13 @@ _BLOCK = 4
 """Stride of the first layer."""
 
 
-def working_dtype(precision: str) -> torch.dtype:
-    """What ``precision`` (auto, float32 or bfloat16) means on this processor."""
+def working_dtype(precision: str, device: torch.device = CPU) -> torch.dtype:
+    """What ``precision`` (auto, float32 or bfloat16) means on this device."""
     if precision == "auto":
-        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        if device.type == "cuda":
+            native = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         return torch.bfloat16 if native else torch.float32
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
 

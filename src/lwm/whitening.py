@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lwm import devices
+
 JITTERS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 """Tried in turn on a singular covariance: shares of its mean diagonal that are added to it."""
 
@@ -36,13 +38,13 @@ class WMSEOutput(NamedTuple):
 
     loss: Tensor | None
     """Mean over pairs and dimensions: what is differentiated (row 14).  None: skip the update."""
-    paper_loss: float | None
+    paper_loss: Tensor | None
     """Eq. 3: the sum over dimensions, mean over pairs; what is logged."""
     jitter: float | None
     """Which of ``JITTERS`` it took; None: none."""
-    condition: float
+    condition: Tensor
     """Largest by smallest eigenvalue of the covariance of z, at most ``MAX_CONDITION``."""
-    rank: float
+    rank: Tensor
     """Effective rank of that covariance, in [1, D]; 0 if z is constant or not finite."""
 
     @property
@@ -76,35 +78,37 @@ def w_mse(z: Tensor) -> WMSEOutput:
     if v is None:
         return WMSEOutput(None, None, jitter, condition, rank)
     loss = (v[:pairs] - v[pairs:]).square().mean()
-    return WMSEOutput(loss, loss.item() * z.shape[1], jitter, condition, rank)
+    return WMSEOutput(loss, loss.detach().double() * z.shape[1], jitter, condition, rank)
 
 
-def spectrum(covariance: Tensor) -> tuple[float, float]:
-    """[D, D] -> condition number, effective rank.
+def spectrum(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """[D, D] -> condition number [], effective rank [].
 
     The effective rank is exp(entropy) of the eigenvalues divided by their sum: D if all are equal,
     1 if there is only one.
     """
-    if not covariance.isfinite().all():
-        return MAX_CONDITION, 0.0
+    worst, none = covariance.new_tensor([MAX_CONDITION, 0.0])
+    if not devices.is_true(covariance.isfinite().all()):
+        return worst, none
     values = torch.linalg.eigvalsh(covariance).clamp(min=0)
     total = values.sum()
-    if not total > 0:
-        return MAX_CONDITION, 0.0
     condition = values[-1] / values[0].clamp(min=values[-1] / MAX_CONDITION)
     rank = torch.special.entr(values / total).sum().exp()
-    return condition.item(), rank.item()
+    some = total > 0
+    return torch.where(some, condition, worst), torch.where(some, rank, none)
 
 
 def _factor(covariance: Tensor) -> tuple[Tensor | None, float | None]:
     """The Cholesky factor L [D, D] and the jitter that it took; no L if all of them failed."""
-    if not covariance.isfinite().all():
+    if not devices.is_true(covariance.isfinite().all()):
         return None, None
     lower = _cholesky(covariance)
     if lower is not None:
         return lower, None
     # The jitter follows the scale of z and stays in the graph: the loss keeps ignoring that scale.
-    unit = covariance.diagonal().mean() * torch.eye(len(covariance)).to(covariance)
+    unit = covariance.diagonal().mean() * torch.eye(
+        len(covariance), dtype=covariance.dtype, device=covariance.device
+    )
     for jitter in JITTERS:
         lower = _cholesky(covariance + jitter * unit)
         if lower is not None:
@@ -120,4 +124,4 @@ def _cholesky(matrix: Tensor) -> Tensor | None:
     rounding = len(matrix) * torch.finfo(matrix.dtype).eps
     pivots = lower.diagonal().square()
     sound = (pivots > rounding * matrix.diagonal()).all() & lower.isfinite().all()
-    return lower if info == 0 and sound else None
+    return lower if devices.is_true((info == 0) & sound) else None

@@ -63,13 +63,31 @@ def _roms() -> dict[str, Path]:
     }
 
 
-def _rom(game: str) -> str:
+def rom_of(game: str) -> str:
     """Path of a game's file; ``BadInput`` for a name that is not there."""
     found = _roms()
     if game not in found:
         snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", game).lower()  # others write MsPacman
         raise BadInput(f"unknown game {game!r}{hint(snake, sorted(found))}")
     return str(found[game])
+
+
+def check_actions(
+    actions: NDArray[np.int64], envs: int, num_actions: int, game: str
+) -> NDArray[np.integer]:
+    """[B] indices of actions; ``BadInput`` for what is none."""
+    chosen = np.asarray(actions)
+    if chosen.shape != (envs,) or chosen.dtype.kind not in "iu":
+        raise BadInput(
+            f"actions must be {envs} integers, not {chosen.dtype} of shape {chosen.shape}"
+        )
+    wrong = np.flatnonzero((chosen < 0) | (chosen >= num_actions))
+    if wrong.size:
+        raise BadInput(
+            f"action {chosen[wrong[0]]} of environment {wrong[0]} is not one of the "
+            f"{num_actions} of {game}: 0 to {num_actions - 1}"
+        )
+    return chosen
 
 
 class AtariEnv:
@@ -113,7 +131,7 @@ class AtariEnv:
         self._with_ram = ram
         self._limit = config.time_limit
         self._ready = False  # a row was received, no actions are under way
-        job = {"rom": _rom(config.game), "rules": rules}
+        job = {"rom": rom_of(config.game), "rules": rules}
         self._pool = Pool(job, np.asarray(seeds, np.int64), workers, patience)
         self._board = self._pool.board
         self.action_names: tuple[str, ...] = tuple(self._pool.greeting)
@@ -151,18 +169,7 @@ class AtariEnv:
 
         Returns at once; the workers step while the caller does something else.
         """
-        chosen = np.asarray(actions)
-        if chosen.shape != (self.num_envs,) or chosen.dtype.kind not in "iu":
-            raise BadInput(
-                f"actions must be {self.num_envs} integers, not {chosen.dtype} of shape "
-                f"{chosen.shape}"
-            )
-        wrong = np.flatnonzero((chosen < 0) | (chosen >= self.num_actions))
-        if wrong.size:
-            raise BadInput(
-                f"action {chosen[wrong[0]]} of environment {wrong[0]} is not one of the "
-                f"{self.num_actions} of {self.game}: 0 to {self.num_actions - 1}"
-            )
+        chosen = check_actions(actions, self.num_envs, self.num_actions, self.game)
         self._check_ready()
         self._ready = False
         self._board.limit[0] = self._limit
@@ -217,6 +224,10 @@ class AtariEnv:
             raise CheckpointError(f"ale-py cannot read the saved Atari games: {error}") from None
         self._limit = int(state["time_limit"])
         self._ready = True
+
+    def rejoin(self, step: Step) -> Step:
+        """The saved row ``step``: these games go on from it."""
+        return step
 
     def _checked(self, state: dict[str, Any]) -> list[bytes]:
         """The saved emulators, whole and of this game; ``CheckpointError`` otherwise."""

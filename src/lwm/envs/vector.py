@@ -48,6 +48,10 @@ class Env(Protocol):
     def set_state(self, state: dict[str, Any]) -> None:
         """Inverse of ``get_state``."""
 
+    def rejoin(self, step: Step) -> Step:
+        """After ``set_state``: the row ``step`` that was saved with it, changed where the
+        environments cannot go on from it."""
+
     def close(self) -> None:
         """Release what the environments hold."""
 
@@ -133,11 +137,20 @@ class RowEnv:
         self._return = np.array(state["return"])
         self._length = np.array(state["length"])
 
+    def rejoin(self, step: Step) -> Step:
+        """The saved row ``step``: these labyrinths go on from it."""
+        return step
+
 
 def make_env(config: Config, seeds: NDArray[np.int64], coverage: bool = False) -> Env:
     """The environments of a run: one per seed.  ``coverage``: their RAM will be asked for."""
     if config.workload == "atari":
-        from lwm.envs.atari import AtariEnv  # needs the extra: the labyrinth works without it
+        # These need the extra: the labyrinth works without it.
+        if config.atari.backend == "ale-vector":
+            from lwm.envs.atari_vector import AleVectorEnv
+
+            return AleVectorEnv(config.atari, seeds)
+        from lwm.envs.atari import AtariEnv
 
         return AtariEnv(config.atari, seeds, ram=coverage)
     c = config.env
