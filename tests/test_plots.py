@@ -149,12 +149,6 @@ def test_score_plot_is_written_with_and_without_lines(tmp_path: Path) -> None:
         plots.score_plot([], tmp_path / "none.png")
 
 
-def test_interval_by_hand() -> None:
-    # Standard deviation 1, three values, t(0.975, 2) = 4.303.
-    assert curves._half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.303 / 3**0.5)
-    assert curves._half_width(np.array([1.0])) == 0.0
-
-
 def test_settings_are_named_and_ordered() -> None:
     assert curves._name("lwm", "intrinsic.beta=0.1", "paper") == "lwm, paper, beta=0.1"
     keys = [("mbie-eb", "", "paper"), ("lwm", "x=1", "paper"), ("lwm", "", "best"),

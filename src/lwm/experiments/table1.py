@@ -12,6 +12,7 @@ from lwm.config import load_preset
 from lwm.errors import RunFailed
 from lwm.experiments import campaign, limits, rows, runner
 from lwm.files import write_bytes_atomic
+from lwm.statistics import half_width
 
 PATH = rows.RESULTS / "table1.csv"
 COLUMNS = (
@@ -190,13 +191,8 @@ def markdown() -> str:
 
 def interval(score: np.ndarray) -> str:
     """95 % interval of the mean over seeds by Student's t; one seed has none."""
-    # Quantiles 0.975 of Student's t for 1 .. 9 degrees of freedom.
-    t = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-    n = len(score)
-    if n < 2:
-        return "–"
-    half = t[min(n - 2, len(t) - 1)] * score.std(ddof=1) / np.sqrt(n)
-    return f"[{score.mean() - half:.2f}, {score.mean() + half:.2f}]"
+    half = half_width(score)
+    return "–" if half is None else f"[{score.mean() - half:.2f}, {score.mean() + half:.2f}]"
 
 
 def _order(key: tuple[Any, ...]) -> tuple[Any, ...]:
