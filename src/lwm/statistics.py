@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 _T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
          2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093)  # fmt: skip
-"""Quantile 0.975 of Student's t for 1 ... 19 degrees of freedom; beyond, the last is a little wide."""
+"""Quantile 0.975 of Student's t for 1 ... 19 degrees of freedom; beyond, the last is used."""
 
 
 def half_width(values: ArrayLike) -> float | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lwm import runs
-from lwm.config import load_preset
+from lwm.config import Config, load_preset
 from lwm.errors import RunFailed
 from lwm.experiments import campaign, limits, rows, runner
+from lwm.experiments.options import PAPER_LABYRINTH_FRAMES, Options
 from lwm.files import write_bytes_atomic
 from lwm.statistics import half_width
 
@@ -137,17 +139,34 @@ def plan() -> list[tuple[Setting, int]]:
     return [(s, seed) for settings, seeds in blocks for seed in seeds for s in settings]
 
 
+def config_of(row: Mapping[str, str]) -> Config:
+    """The config that a row's command gives with this version."""
+    setting = Setting(int(row["size"]), row["agent"], row["preset"], row["variant"])
+    return setting.job(int(row["seed"])).config
+
+
 def status() -> str:
     """How many of the planned runs are there."""
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
-def main(only: list[str], seeds: int | None, jobs: int | None, show: bool) -> int:
+def scaled(scale: float | None) -> list[tuple[Setting, int]]:
+    """The plan at a fraction of the paper's frames: another variant, so its rows stay apart."""
+    if scale is None or scale == 1:
+        return plan()
+    cut = f"loop.total_frames={round(scale * PAPER_LABYRINTH_FRAMES)}"
+    return [(replace(s, variant=f"{s.variant} {cut}".strip()), seed) for s, seed in plan()]
+
+
+def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print and plot."""
-    if not show:
-        campaign.run_missing(plan(), PATH, COLUMNS, KEYS, only, seeds, jobs)
+    options.allow("table1", "only", "seeds", "jobs", "show", "scale")
+    if not options.show:
+        todo = scaled(options.scale)
+        campaign.run_missing(todo, PATH, COLUMNS, KEYS, options)
     table = markdown()
     print(table)
+    print(f"scale 1 is {PAPER_LABYRINTH_FRAMES:,} frames; other scales: total_frames in `variant`")
     _put_in_readme(table)
     _plot()
     return 0
