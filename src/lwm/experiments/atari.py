@@ -55,6 +55,7 @@ class Setting:
 
     def job(self, seed: int) -> runner.Job:
         """The training run of one seed."""
+        flags: tuple[str, ...]
         flags = ("--game", self.game, "--agent", self.agent, "--preset", self.preset)
         changes = {"atari.game": self.game, "agent": self.agent, "seed": seed}
         name = f"atari/{self.game}-{self.agent}-{self.preset}"

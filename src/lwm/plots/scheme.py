@@ -84,6 +84,10 @@ def animation(z: Points, v: Points, pull: Points, out: Path) -> None:
     ]
     # One palette for all frames: what stands still costs nothing.
     palette = shots[-1][0].quantize(96)
+    # Shades that are almost white would be taken for white's: the ground stays white.
+    colours = np.array(palette.getpalette()).reshape(-1, 3)
+    colours[colours.min(1) >= 248] = 255
+    palette.putpalette(colours.ravel().tolist())
     frames = [shot.quantize(palette=palette, dither=Image.Dither.NONE) for shot, _ in shots]
     data = io.BytesIO()
     times = [time for _, time in shots]

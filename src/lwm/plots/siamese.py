@@ -55,14 +55,14 @@ def training_scheme(pairs: Pairs, shown: NDArray[np.int64], loss: float, out: Pa
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 5.2 + 2.1 * (len(shown) > 1)))
-    height = 5.2 / figure.get_figheight()
+    figure = Figure(figsize=(10, 4.2 + 1.5 * (len(shown) > 1)))
+    height = 4.2 / figure.get_figheight()
     base = 1 - height
     first = int(shown[0])
     for row, name in enumerate(("x", "y")):
         bottom = base + height * (0.52 - 0.45 * row)
         for column, late in enumerate((False, True)):
-            axes = figure.add_axes((0.02 + 0.17 * column, bottom, 0.15, height * 0.37))
+            axes = figure.add_axes((0.02 + 0.17 * column, bottom, 0.155, height * 0.37))
             _frame(axes, pairs, first, name, late)
     _scheme(figure.add_axes((0.36, base, 0.63, height)), len(pairs.t), loss)
     for place, number in enumerate(shown[1:]):
@@ -70,7 +70,7 @@ def training_scheme(pairs: Pairs, shown: NDArray[np.int64], loss: float, out: Pa
         for column, (name, late) in enumerate(
             (("x", False), ("x", True), ("y", False), ("y", True))
         ):
-            axes = figure.add_axes((left + 0.118 * column, 0.01, 0.108, base * 0.78))
+            axes = figure.add_axes((left + 0.118 * column, 0.02, 0.108, base * 0.74))
             _frame(axes, pairs, int(number), name, late, 7.5)
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=110)

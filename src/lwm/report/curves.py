@@ -110,7 +110,7 @@ def _chart(task: str, curves: Sequence[Run]) -> str:
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
             f'stroke="var(--soft)" stroke-width="1.5" stroke-dasharray="{dash}"/>'
         )
-        text = f"{name}: {score:g}".replace("-", "−")
+        text = f"{name}: " + f"{score:.4g}".replace("-", "−")
         keys.append(f'<li><svg width="26" height="8" style="display:inline" aria-hidden="true">'
                     f'<line x2="26" y1="4" y2="4" stroke="var(--soft)" stroke-width="2" '
                     f'stroke-dasharray="{dash}"/></svg> {escape(text)}</li>')  # fmt: skip
@@ -142,7 +142,9 @@ def _grid(y: float, text: str) -> str:
 
 def _ticks(low: float, high: float, logarithmic: bool) -> Iterable[float]:
     if logarithmic:
-        return [-m * 10.0**e for e in range(-1, 6) for m in (1, 2, 5)]
+        close = low / high < 5  # a small part of a decade: more marks
+        parts = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if close else (1, 2, 5)
+        return [-m * 10.0**e for e in range(-1, 6) for m in parts]
     span = (high - low) or 1.0
     step = 10.0 ** math.floor(math.log10(span / 4))
     step *= next(m for m in (1, 2, 5, 10) if span / (m * step) <= 6)

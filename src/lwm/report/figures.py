@@ -30,10 +30,9 @@ def _figure(path: Path) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
     entry = experiments.REGISTRY.get(path.stem)
     moving = " (animated)" if path.suffix == ".gif" else ""
-    if entry is not None:
+    text = CAPTIONS.get(path.stem, path.stem)
+    if path.stem not in CAPTIONS and entry is not None:
         text = f"{path.stem.replace('figure', 'Figure ')}{moving}: {entry.what}."
-    else:
-        text = CAPTIONS.get(path.stem, path.stem)
     source = f"data:{_TYPES[path.suffix]};base64,{data}"
     return (
         f'<figure><img src="{source}" alt="{escape(text)}" loading="lazy">'

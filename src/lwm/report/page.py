@@ -29,12 +29,12 @@ code { font: .86em/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
 .scroll:focus-visible, summary:focus-visible, button:focus-visible, input:focus-visible {
   outline: 2px solid var(--link); outline-offset: 2px; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-caption { text-align: left; padding: .5rem .7rem; color: var(--soft); }
-th, td { padding: .34rem .7rem; text-align: left; white-space: nowrap;
+table { border-collapse: collapse; width: 100%; font-size: .875rem; }
+.caption { margin: .6rem 0 .4rem; font-size: .92rem; color: var(--soft); }
+th, td { padding: .34rem .6rem; text-align: left; white-space: nowrap;
   border-top: 1px solid var(--line); }
-thead th { background: var(--card); border-top: 0; }
-td.num { text-align: right; font-variant-numeric: tabular-nums; }
+thead th { white-space: normal; vertical-align: bottom; background: var(--card); border-top: 0; }
+th.num, td.num { text-align: right; font-variant-numeric: tabular-nums; }
 tbody th { font-weight: 600; } td code { white-space: nowrap; }
 figure { margin: 1.4rem 0; } figure img { display: block; max-width: 100%; height: auto;
   background: #fff; border: 1px solid var(--line); border-radius: 6px; }
@@ -95,6 +95,8 @@ def table(
         caption: what the table shows.
         raw: columns whose cells are HTML already.
     """
+    # A column of numbers is set flush right, its head with it.
+    numeric = [k > 0 and all(_NUMBER.fullmatch(row[k]) for row in rows) for k in range(len(head))]
     lines = []
     for row in rows:
         cells = []
@@ -102,28 +104,43 @@ def table(
             text = cell if number in raw else escape(cell)
             if number == 0:
                 cells.append(f'<th scope="row">{text}</th>')
-            elif _NUMBER.fullmatch(cell):
+            elif numeric[number]:
                 cells.append(f'<td class="num">{text.replace("-", "−")}</td>')
             else:
                 cells.append(f"<td>{text}</td>")
         lines.append("<tr>" + "".join(cells) + "</tr>")
-    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    top = "".join(
+        f'<th scope="col"{" class=num" * right}>{escape(name)}</th>'
+        for name, right in zip(head, numeric, strict=True)
+    )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{top}</tr></thead>"
+        # The caption stands outside: inside it would scroll away with the table.
+        f'<p class="caption">{escape(caption)}</p><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{escape(caption)}"><table><thead><tr>{top}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>\n"
     )
 
 
+_COMPARED = re.compile(r"paper|Bayes|blind|full|limit")
+
+
 def from_markdown(text: str, caption: str) -> str:
-    """A table of the form that ``lwm reproduce`` prints."""
+    """A table of the form that ``lwm reproduce`` prints; what is compared stands side by side.
+
+    Columns of the paper and of limits move behind the number of seeds, where there is one.
+    """
     lines = [
         [cell.strip() for cell in line.strip().strip("|").split("|")]
         for line in text.splitlines()
         if line.startswith("|")
     ]
     head, _, *rows = lines
-    return table(head, rows, caption)
+    order = list(range(len(head)))
+    if "seeds" in head:
+        start = head.index("seeds") + 1
+        order[start:] = sorted(order[start:], key=lambda k: not _COMPARED.search(head[k]))
+    moved = [[row[k] for k in order] for row in [head, *rows]]
+    return table(moved[0], moved[1:], caption)
 
 
 def details(summary: str, text: str) -> str:

@@ -124,7 +124,7 @@ def _player(episode: Episode, where: str) -> str:
     box = f"{-_EDGE} {-_EDGE} {size + 2 * _EDGE} {size + 2 * _EDGE}"
     return (
         f'<div class="player"><h3>{escape(title)}</h3>'
-        f'<svg viewBox="{box}" width="{min(size + 2 * _EDGE, 480)}" role="img" '
+        f'<svg viewBox="{box}" width="480" role="img" '
         f'aria-label="{escape(title)}, rooms coloured by the bonus of the latest visit">'
         f"{''.join(drawn)}</svg>"
         '<div class="controls" hidden><button type="button">Play</button>'

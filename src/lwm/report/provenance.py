@@ -18,7 +18,8 @@ _NAMES = ("size", "game", "agent", "preset", "variant", "player", "representatio
 
 def rows_of_results() -> str:
     """Each row of results/ with its command and commit, and what its settings change."""
-    lines, changed = [], {}
+    lines: list[list[str]] = []
+    changed: dict[str, str] = {}
     for path in sorted([*rows.RESULTS.glob("*.csv"), *rows.RESULTS.glob("*.json")]):
         for row in load(path):
             what = ", ".join(row[n] for n in _NAMES if row.get(n))
