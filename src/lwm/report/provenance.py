@@ -29,9 +29,7 @@ def rows_of_results() -> str:
                 changed |= _settings(path.stem, row)
     if not lines:
         return ""
-    marked = [
-        [*line[:3], _code(line[3][:12]), _code(line[4]), page.escape(line[5])] for line in lines
-    ]
+    marked = [[*line[:3], _code(line[3]), _code(line[4]), page.escape(line[5])] for line in lines]
     head = ["file", "row", "score", "commit", "command", "machine"]
     note = (
         "<h3>What each setting changes</h3><p>Against preset <code>paper</code>, as this version "
@@ -76,7 +74,7 @@ def run_details(found: Sequence[Path]) -> str:
         lines.append(
             [
                 str(run), str(status.get("state", "–")), f"{status.get('frames', 0):,}", score,
-                interval, _code(str(machine.get("commit") or "unknown")[:12]),
+                interval, _code(str(machine.get("commit") or "unknown")),
             ]
         )  # fmt: skip
         opened.append(page.details(f"config of {run}", json.dumps(runs.read_config(run), indent=1)))
