@@ -143,6 +143,7 @@ def test_figure5_draws_the_last_actor_where_it_is_told(tmp_path: Path) -> None:
     told = figure5.read(atari_run(tmp_path / "a", 0, rows))
     assert told is not None and told.key == "episode/return_last_actor"
     assert told.frames.tolist() == [40, 80] and told.returns.tolist() == [1.0, 2.0]
+    assert told.agent == "lwm, debug", "runs of other presets are another line"
     other = figure5.read(atari_run(tmp_path / "b", 1, [{"frames": 10, "episode/return": 5.0}]))
     assert other is not None and other.key == "episode/return"
     assert figure5.read(atari_run(tmp_path / "c", 2, [{"frames": 10}])) is None
@@ -179,7 +180,7 @@ def test_figure5_says_what_it_drew(
         atari_run(tmp_path / f"runs/x/seed{seed}", seed, rows, "montezuma_revenge")
     assert main(["reproduce", "figure5"]) == 0
     told = capsys.readouterr().out
-    assert "montezuma_revenge lwm: 2 seed(s), 120 frames (scale 2.4e-06)" in told
+    assert "montezuma_revenge (lwm, debug): 2 seed(s), 120 frames (scale 2.4e-06)" in told
     assert "drawn: episode/return" in told and "2500 first reached at 80 frames" in told
     assert "24.5M, 43.2M, 33.6M, 28.2M, 41M" in told
     assert (tmp_path / "docs/figure5.png").is_file()

@@ -29,6 +29,7 @@ class Curve(NamedTuple):
     run: Path
     game: str
     agent: str
+    """With its preset: seeds of different settings are not averaged."""
     seed: int
     key: str
     """Which metric it is."""
@@ -58,8 +59,8 @@ def read(run: Path, limit: float = np.inf) -> Curve | None:
         told = [(r["frames"] * repeat, r[key]) for r in rows if r.get(key) is not None]
         if told:
             x, y = np.array(told, np.float64).T
-            game, agent, seed = config["atari"]["game"], config["agent"], config["seed"]
-            return Curve(Path(run), game, agent, seed, key, x, y)
+            agent = f"{config['agent']}, {config['preset']}"
+            return Curve(Path(run), config["atari"]["game"], agent, config["seed"], key, x, y)
     return None
 
 
@@ -110,20 +111,22 @@ def main(options: Options) -> int:
     from lwm.plots import dynamics
 
     out = options.out / "figure5.png"
+    drawn = {key: (band(group), len(group)) for key, group in groups.items()}
     try:
-        dynamics.bands({key: (band(group), len(group)) for key, group in groups.items()}, out)
+        dynamics.bands(drawn, out)
     except ImportError as error:
         raise missing_viz(error) from error
-    for (game, agent, key), group in sorted(groups.items()):
-        frames = max(c.frames[-1] for c in group)
+    for (game, agent, key), (found, seeds) in sorted(drawn.items()):
+        # Where seeds ended at different frames, the shortest decides.
+        frames = found.frames[-1]
         print(
-            f"{game} {agent}: {len(group)} seed(s), {frames:,.0f} frames "
+            f"{game} ({agent}): {seeds} seed(s), {frames:,.0f} frames "
             f"(scale {frames / PAPER_ATARI_FRAMES:.2g}), drawn: {key}"
         )
     for c in (c for c in curves if c.game == GOAL_GAME):
         first = reached(c)
         told = "not reached" if first is None else f"first reached at {first:,.0f} frames"
-        print(f"{GOAL_GAME} {c.agent} seed {c.seed}: {GOAL:.0f} {told} ({c.key})")
+        print(f"{GOAL_GAME} ({c.agent}) seed {c.seed}: {GOAL:.0f} {told} ({c.key})")
     if any(c.game == GOAL_GAME for c in curves):
         print("paper: at " + ", ".join(f"{f / 1e6:g}M" for f in PAPER_GOAL) + " frames")
     print(f"picture: {out}")

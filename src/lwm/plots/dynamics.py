@@ -39,7 +39,7 @@ def bands(groups: Mapping[tuple[str, str, str], tuple[Band, int]], out: Path) ->
     """A panel a game, three in a row, as a PNG.
 
     Args:
-        groups: (game, agent, metric) -> its band and number of seeds.
+        groups: (game, agent and preset, metric) -> its band and number of seeds.
         out: the file to write.
     """
     from matplotlib.figure import Figure
@@ -58,9 +58,8 @@ def bands(groups: Mapping[tuple[str, str, str], tuple[Band, int]], out: Path) ->
             colour = _COLOURS[number % len(_COLOURS)]
             label = f"{key[1]}, {seeds} seed{'s' * (seeds > 1)}"
             label += "" if "last" in key[2] else ", all actors"
-            x = band.frames / 1e6
-            axes.fill_between(x, band.low, band.high, color=colour, alpha=0.22, lw=0)
-            axes.plot(x, band.mean, color=colour, lw=1.5, label=label)
+            axes.fill_between(band.frames, band.low, band.high, color=colour, alpha=0.22, lw=0)
+            axes.plot(band.frames, band.mean, color=colour, lw=1.5, label=label)
         _finish(axes, game.replace("_", " "))
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=110)
@@ -69,8 +68,10 @@ def bands(groups: Mapping[tuple[str, str, str], tuple[Band, int]], out: Path) ->
 
 def _finish(axes: Any, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=INK)
-    axes.set_xlabel("emulator frames, millions", fontsize=9)
+    axes.set_xlabel("emulator frames", fontsize=9)
     axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g} M" if x >= 1e6 else f"{x / 1e3:g} k")
     axes.grid(axis="y", color=PALE, lw=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.legend(frameon=False, fontsize=8, loc="best")
