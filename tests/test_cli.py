@@ -130,7 +130,11 @@ BAD = [
     (["evaluate", "run", "dqn.gamma=1"], "unrecognized argument 'dqn.gamma=1'"),
     (["config", "--preset", "bset"], "unknown preset 'bset' of labyrinth; did you mean 'best'?"),
     (["config", "dqn.gamma=x"], "dqn.gamma='x' is not a valid float"),
-    (["reproduce", "table9"], "unknown experiment 'table9'"),
+    (["reproduce", "table9"], "unknown experiment 'table9'; did you mean 'table1'?"),
+    (["reproduce", "figure2", "--scale", "2"], "'2' is not a fraction in (0, 1]"),
+    (["reproduce", "figure5", "--runs", "nowhere"], "nowhere does not exist"),
+    (["report", "nowhere"], "nowhere does not exist"),
+    (["report", "empty"], "no run under empty"),
     (["bench", "doom"], "invalid choice: 'doom'"),
 ]
 
@@ -212,7 +216,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for command in ("train", "evaluate", "reproduce", "bench", "quickstart", "config"):
+    for command in ("train", "evaluate", "reproduce", "report", "bench", "quickstart", "config"):
         assert f"\n    {command}" in shown
 
 

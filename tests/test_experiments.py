@@ -12,7 +12,8 @@ import pytest
 from lwm import experiments, files, session
 from lwm.config import load_preset
 from lwm.errors import BadInput, RunFailed
-from lwm.experiments import limits, rows, runner, table1
+from lwm.experiments import atari, limits, rows, runner, table1
+from lwm.experiments.options import Options
 
 COLUMNS = ("a", "b")
 
@@ -123,7 +124,41 @@ def test_the_interval_over_seeds_is_students() -> None:
 def test_unknown_ids_and_useless_options_are_refused() -> None:
     with pytest.raises(BadInput, match="unknown experiment 'table9'"):
         experiments.find("table9")
-    with pytest.raises(BadInput, match="--show"):
-        limits.main(["4x4"], None, None, True)
+    with pytest.raises(BadInput, match="did you mean 'figure2'"):
+        experiments.find("figur2")
+    with pytest.raises(BadInput, match="limits does not take --only"):
+        limits.main(Options(only=["4x4"], show=True))
     with pytest.raises(BadInput, match="no run of table1"):
-        table1.main(["nothing"], None, None, False)
+        table1.main(Options(only=["nothing"]))
+    for scale in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(BadInput, match="--scale"):
+            Options(scale=scale)
+
+
+def test_every_experiment_is_a_module_with_its_functions_and_a_line() -> None:
+    text = experiments.listing()
+    for name, entry in experiments.REGISTRY.items():
+        module = experiments.find(name)
+        assert callable(module.main) and module.status()
+        assert entry.what in text and entry.here in text and entry.gpu in text
+    files = {path.stem for path in Path(experiments.__file__).parent.glob("figure*.py")}
+    assert files <= set(experiments.REGISTRY), "a figure that no id leads to"
+
+
+def test_scaled_runs_are_other_runs() -> None:
+    whole = {setting.job(seed).id for setting, seed in table1.plan()}
+    for setting, seed in table1.scaled(0.25):
+        job = setting.job(seed)
+        assert job.config.loop.total_frames == 250_000
+        assert job.id not in whole and "loop.total_frames=250000" in job.command
+    assert table1.scaled(None) == table1.scaled(1.0) == table1.plan()
+    # Half a percent of 50M emulator frames at 4 frames a step.
+    job = atari.plan(0.005)[0][0].job(0)
+    assert job.config.loop.total_frames == 62_500 and "--frames 62500" in job.command
+    assert job.id != atari.plan()[0][0].job(0).id
+
+
+def test_a_share_of_a_whole_number() -> None:
+    assert Options().share(700) == 700
+    assert Options(scale=0.5).share(701, 2) == 350
+    assert Options(scale=1e-6).share(700, 2) == 2

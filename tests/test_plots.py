@@ -16,7 +16,7 @@ from lwm import plots
 from lwm.config import load_preset, to_dict
 from lwm.episodes import Episode
 from lwm.errors import BadInput
-from lwm.plots import curves, episode, games
+from lwm.plots import curves, episode
 from lwm.runs import RunWriter
 
 BLUE, UNSEEN, WHITE = (0, 114, 178), (169, 176, 188), (255, 255, 255)
@@ -110,38 +110,6 @@ def test_a_run_without_returns_is_bad_input(tmp_path: Path) -> None:
         plots.learning_curve([path], tmp_path / "x.png", {})
 
 
-def game_run(path: Path, agent: str, game: str = "freeway") -> Path:
-    """A run of a game in which the last actor ends no game between 100 and 200 steps."""
-    config = load_preset("debug", {"agent": agent, "atari.game": game}, "atari")
-    with RunWriter.create(path, to_dict(config), {}) as writer:
-        last = "episode/return_last_actor"
-        writer.log({"kind": "warmup", "frames": 100, "episode/return": 1.0, last: 0.0})
-        writer.log({"kind": "train", "frames": 200, "episode/return": 3.0})
-        writer.log({"kind": "train", "frames": 300, "episode/return": 5.0, last: 21.0})
-        writer.set_status("finished")
-    return path
-
-
-def test_game_curves_show_the_last_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr(games, "_save", lambda figure, out: drawn.append(figure))
-    found = [game_run(tmp_path / agent, agent) for agent in ("lwm", "dqn")]
-    plots.game_curves([*found, game_run(tmp_path / "pong", "lwm", "pong")], tmp_path / "x.png")
-    freeway, pong = drawn[0].axes
-    assert (len(freeway.lines), len(pong.lines)) == (4, 2)
-    lines = {line.get_label(): line.get_xydata().tolist() for line in freeway.lines}
-    assert lines["lwm: last actor"] == [[400, 0], [1200, 21]]
-    assert lines["dqn: all actors"] == [[400, 1], [800, 3], [1200, 5]]
-
-
-def test_game_curves_are_written_as_png(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "new" / "curves.png"
-    plots.game_curves([game_run(tmp_path / "a", "lwm")], out)
-    assert_png(out)
-    with pytest.raises(BadInput, match="no run of Atari"):
-        plots.game_curves([run], out)
-
-
 def rows(scores: list[float], **changes: Any) -> list[dict[str, str]]:
     """Rows as a CSV file has them."""
     base = {"size": 3, "agent": "lwm", "variant": "", "preset": "paper"} | changes
@@ -179,12 +147,6 @@ def test_score_plot_is_written_with_and_without_lines(tmp_path: Path) -> None:
     assert_png(tmp_path / "scores.png")
     with pytest.raises(BadInput):
         plots.score_plot([], tmp_path / "none.png")
-
-
-def test_interval_by_hand() -> None:
-    # Standard deviation 1, three values, t(0.975, 2) = 4.303.
-    assert curves._half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.303 / 3**0.5)
-    assert curves._half_width(np.array([1.0])) == 0.0
 
 
 def test_settings_are_named_and_ordered() -> None:

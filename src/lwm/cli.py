@@ -101,13 +101,21 @@ def _parser() -> argparse.ArgumentParser:
     p.set_defaults(call=_evaluate)
 
     p = commands.add_parser("reproduce", help="a table or figure of the paper, ours beside it")
-    p.add_argument("id", nargs="?", help="table1, atari or limits")
-    p.add_argument("--list", action="store_true", help="what there is")
+    p.add_argument("id", nargs="?", help="table1, figure2 ...; `--list` shows all")
+    p.add_argument("--list", action="store_true", help="what there is, costs, what is done")
+    p.add_argument("--scale", type=_scale, help="fraction of the paper's budget, in (0, 1]")
+    p.add_argument("--runs", nargs="+", default=[], type=Path, metavar="DIR", help="runs to read")
+    p.add_argument("--out", type=Path, default=Path("docs"), help="where pictures go: docs")
     p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="runs whose id has WORD")
     p.add_argument("--seeds", type=_count, help="at most N seeds of each row")
     p.add_argument("--jobs", type=_count, help="runs at once (default: one a core)")
     p.add_argument("--show", action="store_true", help="print from the rows there are; run nothing")
     p.set_defaults(call=_reproduce)
+
+    p = commands.add_parser("report", help="one HTML page of all results, and of runs given")
+    p.add_argument("runs", nargs="*", type=Path, metavar="RUNS", help="run directories, or above")
+    p.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE")
+    p.set_defaults(call=_report)
 
     p = commands.add_parser("bench", help="speed by stage, as ratios within one run")
     p.add_argument("workload", choices=WORKLOADS)
@@ -139,6 +147,16 @@ def _count(text: str) -> int:
         value = 0
     if not 1 <= value <= 10**7:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 10,000,000")
+    return value
+
+
+def _scale(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction in (0, 1]")
     return value
 
 
@@ -283,7 +301,17 @@ def _reproduce(args: argparse.Namespace) -> int:
         print(experiments.listing())
         return 0
     experiment = experiments.find(args.id)
-    return int(experiment.main(args.only, args.seeds, args.jobs, args.show) or 0)
+    from lwm.experiments.options import Options
+
+    flags = ("only", "seeds", "jobs", "show", "scale", "runs", "out")
+    return int(experiment.main(Options(**{flag: getattr(args, flag) for flag in flags})) or 0)
+
+
+def _report(args: argparse.Namespace) -> int:
+    from lwm import report
+
+    print(report.write_report(args.runs, args.out))
+    return 0
 
 
 def _bench(args: argparse.Namespace) -> int:

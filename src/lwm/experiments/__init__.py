@@ -1,26 +1,70 @@
-"""Tables and figures of the paper as commands: one file each, found by its id."""
+"""Tables and figures of the paper as commands: one file each, found by its id.
+
+An experiment is a module of this package with ``main(options) -> exit code`` and ``status() ->
+str``; one that ends in a table also has ``markdown() -> str``, which the report shows.  To add one,
+write the module and its line in ``REGISTRY``.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from lwm.errors import BadInput
+from lwm.settings import hint
 
-IDS = {
-    "table1": "labyrinth scores: agents, presets, the supplementary's ablations, switches",
-    "atari": "Freeway and Montezuma at a laptop's scale: lwm against dqn, scores and coverage",
-    "limits": "what the labyrinth allows: random walk, blind walk, Bayes-optimal, full map",
+
+class Entry(NamedTuple):
+    """One line of ``lwm reproduce --list``."""
+
+    what: str
+    here: str
+    """Cost on one core of the machine of the committed rows."""
+    gpu: str
+    """Cost with one GPU (estimates; the paper's own number where it gives one)."""
+
+
+_SECONDS = "as here: no GPU used"
+
+REGISTRY = {
+    "table1": Entry(
+        "labyrinth scores: agents, presets, the supplementary's ablations, switches",
+        "10 to 20 minutes a run",
+        "as here: nets too small for a GPU",
+    ),
+    "atari": Entry(
+        "Freeway and Montezuma at a laptop's scale: lwm against dqn, scores and coverage",
+        "hours a run (lwm plan atari)",
+        "7.5 hours a run at scale 1 (paper, T4)",
+    ),
+    "limits": Entry(
+        "what the labyrinth allows: random walk, blind walk, Bayes-optimal, full map",
+        "half a minute",
+        _SECONDS,
+    ),
+    "figure1": Entry("how Φ is trained, on real pairs of Montezuma frames", "seconds", _SECONDS),
+    "figure2": Entry("W-MSE in five panels and as an animation", "seconds", _SECONDS),
+    "figure4": Entry("the labyrinth: map, and what is seen of it", "seconds", _SECONDS),
+    "figure5": Entry(
+        "training dynamics on Atari, from run directories",
+        "seconds, once the runs are there",
+        "the same; the runs: 7.5 hours each (paper, T4)",
+    ),
 }
 
 
 def find(name: str) -> Any:
-    """The module of an experiment: it has ``main(only, seeds, jobs, show)``."""
-    if name not in IDS:
-        raise BadInput(f"unknown experiment {name!r}; choose from {', '.join(IDS)}")
+    """The module of an experiment."""
+    if name not in REGISTRY:
+        raise BadInput(f"unknown experiment {name!r}{hint(name, REGISTRY)}")
     return import_module(f"lwm.experiments.{name}")
 
 
 def listing() -> str:
-    """Each id with what it is, and what is already there."""
-    return "\n".join(f"{name:10} {what}; {find(name).status()}" for name, what in IDS.items())
+    """Each id with what it is, what it costs, and what is already there."""
+    lines = []
+    for name, entry in REGISTRY.items():
+        lines.append(f"{name:8} {entry.what}")
+        cost = f"here: {entry.here}; one GPU: {entry.gpu}"
+        lines += [f"{'':8}   cost   {cost}", f"{'':8}   there  {find(name).status()}"]
+    return "\n".join(lines)

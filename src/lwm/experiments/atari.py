@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lwm import runs
-from lwm.config import load_preset
+from lwm.config import Config, load_preset
 from lwm.errors import RunFailed
 from lwm.experiments import campaign, rows, runner
+from lwm.experiments.options import PAPER_ATARI_FRAMES, Options
 from lwm.experiments.table1 import interval
 
 PATH = rows.RESULTS / "atari.csv"
@@ -19,7 +20,7 @@ COLUMNS = (
     "game", "agent", "preset", "seed", "frames", "score", "median", "rooms", "positions",
     "command", "commit", "machine",
 )  # fmt: skip
-KEYS = ("game", "agent", "preset", "seed")
+KEYS = ("command",)
 
 PAPER = {
     "freeway": 30.8,
@@ -31,6 +32,16 @@ PAPER = {
 }
 """The paper's scores of lwm, at 50M frames: another scale than preset ``laptop``."""
 
+RANDOM_HUMAN = {
+    "freeway": (0.0, 29.6),
+    "frostbite": (65.0, 4335.0),
+    "venture": (0.0, 1188.0),
+    "gravitar": (173.0, 3351.0),
+    "solaris": (1236.0, 12327.0),
+    "montezuma_revenge": (0.0, 4753.0),
+}
+"""Published scores of a random player and of a human: what scores are put on one scale with."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -39,20 +50,26 @@ class Setting:
     game: str
     agent: str
     preset: str = "laptop"
+    steps: int | None = None
+    """Agent steps, where they are not the preset's."""
 
     def job(self, seed: int) -> runner.Job:
         """The training run of one seed."""
+        flags: tuple[str, ...]
         flags = ("--game", self.game, "--agent", self.agent, "--preset", self.preset)
-        config = load_preset(
-            self.preset, {"atari.game": self.game, "agent": self.agent, "seed": seed}, "atari"
-        )
+        changes = {"atari.game": self.game, "agent": self.agent, "seed": seed}
+        name = f"atari/{self.game}-{self.agent}-{self.preset}"
+        if self.steps is not None:
+            flags += ("--frames", str(self.steps))
+            changes["loop.total_frames"] = self.steps
+            name += f"-{self.steps}"
+        config = load_preset(self.preset, changes, "atari")
         arguments = ("train", "atari", *flags, "--seed", str(seed))
-        name = f"atari/{self.game}-{self.agent}-{self.preset}/seed{seed}"
-        return runner.Job(name, arguments, config)
+        return runner.Job(f"{name}/seed{seed}", arguments, config)
 
     def key(self, seed: int) -> tuple[str, ...]:
-        """The cells of ``KEYS``."""
-        return (self.game, self.agent, self.preset, str(seed))
+        """The cells of ``KEYS``: the command, which also tells the number of steps."""
+        return (self.job(seed).command,)
 
     def row(self, seed: int) -> dict[str, Any]:
         """The row of a finished run; rooms and positions are over all actors since frame 0."""
@@ -78,10 +95,21 @@ class Setting:
         }
 
 
-def plan() -> list[tuple[Setting, int]]:
+def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     """Every (setting, seed), in the order in which time is best spent."""
-    settings = [Setting(g, a) for g in ("freeway", "montezuma_revenge") for a in ("lwm", "dqn")]
+    steps = None if scale is None else round(scale * PAPER_ATARI_FRAMES / 4)
+    games, agents = ("freeway", "montezuma_revenge"), ("lwm", "dqn")
+    settings = [Setting(game, agent, steps=steps) for game in games for agent in agents]
     return [(setting, seed) for seed in range(3) for setting in settings]
+
+
+def config_of(row: Mapping[str, str]) -> Config:
+    """The config that a row's command gives with this version."""
+    _, told, steps = row["command"].partition("--frames ")
+    setting = Setting(
+        row["game"], row["agent"], row["preset"], int(steps.split()[0]) if told else None
+    )
+    return setting.job(int(row["seed"])).config
 
 
 def status() -> str:
@@ -89,45 +117,34 @@ def status() -> str:
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
-def main(only: list[str], seeds: int | None, jobs: int | None, show: bool) -> int:
-    """Run what is missing (unless ``show``), a row as each run ends; then print and plot."""
-    if not show:
-        campaign.run_missing(plan(), PATH, COLUMNS, KEYS, only, seeds, jobs)
+def main(options: Options) -> int:
+    """Run what is missing (unless ``show``), a row as each run ends; then print."""
+    options.allow("atari", "only", "seeds", "jobs", "show", "scale")
+    if not options.show:
+        campaign.run_missing(plan(options.scale), PATH, COLUMNS, KEYS, options)
     print(markdown())
-    _plot()
+    print(f"scale 1 is the paper's {PAPER_ATARI_FRAMES:,} frames; each row gives its own scale")
+    print("curves of the runs on this disk: lwm reproduce figure5")
     return 0
-
-
-def _plot() -> None:
-    """The curves of the finished runs that are on this disk."""
-    from lwm import plots
-
-    jobs = [setting.job(seed) for setting, seed in plan()]
-    found = [job.directory for job in jobs if runner.finished(job)]
-    out = Path("runs/atari/curves.png")
-    if found:
-        try:
-            plots.game_curves(found, out)
-        except ImportError:
-            print("no picture: install the extra lwm[viz]")
-        else:
-            print(f"picture: {out}")
 
 
 def markdown() -> str:
     """The table from the rows: mean and 95 % interval over seeds, the paper's number."""
-    found: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+    found: dict[tuple[str, str, str, float], list[dict[str, str]]] = {}
     for row in rows.read(PATH, COLUMNS):
-        found.setdefault((row["game"], row["preset"], row["agent"]), []).append(row)
+        # A run ends at the end of a cycle, some steps after its budget: same budget, same group.
+        share = round(int(row["frames"]) / PAPER_ATARI_FRAMES, 4)
+        found.setdefault((row["game"], row["preset"], row["agent"], share), []).append(row)
     lines = [
-        "| game | preset | agent | frames | score | 95 % interval | seeds | rooms | positions | "
-        "lwm in the paper, 50M frames |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| game | preset | agent | frames | scale | score |"
+        " 95 % interval | seeds | rooms | positions | lwm in the paper, 50M frames |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (game, preset, agent), group in sorted(found.items()):
+    for (game, preset, agent, share), group in sorted(found.items()):
         score = np.array([float(r["score"]) for r in group])
         cells = (
-            game, preset, agent, f"{int(group[0]['frames']):,}", f"{score.mean():.2f}",
+            game, preset, agent, f"{int(group[0]['frames']):,}", f"{share:g}",
+            f"{score.mean():.2f}",
             interval(score), str(len(group)), _mean(group, "rooms"), _mean(group, "positions"),
             f"{PAPER[game]:g}" if game in PAPER else "–",
         )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import rows, runner
+from lwm.experiments.options import Options
 
 
 class Setting(Protocol):
@@ -42,11 +43,10 @@ def run_missing(
     path: Path,
     columns: tuple[str, ...],
     keys: tuple[str, ...],
-    only: list[str],
-    seeds: int | None,
-    jobs: int | None,
+    options: Options,
 ) -> None:
-    """Run what of ``plan`` has no row yet; ``only`` words must all be in a run's id."""
+    """Run what of ``plan`` has no row yet; the words of ``only`` must all be in a run's id."""
+    only, seeds, jobs = options.only, options.seeds, options.jobs
     chosen = [(s, seed) for s, seed in plan if all(word in s.job(seed).id for word in only)]
     if only and not chosen:
         name = path.stem

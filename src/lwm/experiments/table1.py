@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lwm import runs
-from lwm.config import load_preset
+from lwm.config import Config, load_preset
 from lwm.errors import RunFailed
 from lwm.experiments import campaign, limits, rows, runner
+from lwm.experiments.options import PAPER_LABYRINTH_FRAMES, Options
 from lwm.files import write_bytes_atomic
+from lwm.statistics import half_width
 
 PATH = rows.RESULTS / "table1.csv"
 COLUMNS = (
@@ -136,17 +139,34 @@ def plan() -> list[tuple[Setting, int]]:
     return [(s, seed) for settings, seeds in blocks for seed in seeds for s in settings]
 
 
+def config_of(row: Mapping[str, str]) -> Config:
+    """The config that a row's command gives with this version."""
+    setting = Setting(int(row["size"]), row["agent"], row["preset"], row["variant"])
+    return setting.job(int(row["seed"])).config
+
+
 def status() -> str:
     """How many of the planned runs are there."""
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
-def main(only: list[str], seeds: int | None, jobs: int | None, show: bool) -> int:
+def scaled(scale: float | None) -> list[tuple[Setting, int]]:
+    """The plan at a fraction of the paper's frames: another variant, so its rows stay apart."""
+    if scale is None or scale == 1:
+        return plan()
+    cut = f"loop.total_frames={round(scale * PAPER_LABYRINTH_FRAMES)}"
+    return [(replace(s, variant=f"{s.variant} {cut}".strip()), seed) for s, seed in plan()]
+
+
+def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print and plot."""
-    if not show:
-        campaign.run_missing(plan(), PATH, COLUMNS, KEYS, only, seeds, jobs)
+    options.allow("table1", "only", "seeds", "jobs", "show", "scale")
+    if not options.show:
+        todo = scaled(options.scale)
+        campaign.run_missing(todo, PATH, COLUMNS, KEYS, options)
     table = markdown()
     print(table)
+    print(f"scale 1 is {PAPER_LABYRINTH_FRAMES:,} frames; other scales: total_frames in `variant`")
     _put_in_readme(table)
     _plot()
     return 0
@@ -190,13 +210,8 @@ def markdown() -> str:
 
 def interval(score: np.ndarray) -> str:
     """95 % interval of the mean over seeds by Student's t; one seed has none."""
-    # Quantiles 0.975 of Student's t for 1 .. 9 degrees of freedom.
-    t = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-    n = len(score)
-    if n < 2:
-        return "–"
-    half = t[min(n - 2, len(t) - 1)] * score.std(ddof=1) / np.sqrt(n)
-    return f"[{score.mean() - half:.2f}, {score.mean() + half:.2f}]"
+    half = half_width(score)
+    return "–" if half is None else f"[{score.mean() - half:.2f}, {score.mean() + half:.2f}]"
 
 
 def _order(key: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -5,6 +5,5 @@ Needs the extra ``viz``: matplotlib and Pillow are loaded only when something is
 
 from lwm.plots.curves import learning_curve, score_plot
 from lwm.plots.episode import animate_episode
-from lwm.plots.games import game_curves
 
-__all__ = ["animate_episode", "game_curves", "learning_curve", "score_plot"]
+__all__ = ["animate_episode", "learning_curve", "score_plot"]

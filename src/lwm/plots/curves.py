@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lwm.errors import BadInput
 from lwm.plots.style import BLACK, BLUE, GREEN, ORANGE, PALE, PINK, RED, SKY, write
 from lwm.runs import read_config, read_metrics
+from lwm.statistics import half_width
 
 _RUNS = (BLUE, ORANGE, SKY, RED, PINK, GREEN)
 _LINES: tuple[tuple[str, Any], ...] = ((PINK, "--"), (GREEN, "-"), (RED, "-."), (BLACK, ":"))
@@ -152,7 +152,7 @@ def _score_panel(
     keys = sorted(groups, key=_rank)
     for place, (agent, variant, preset) in enumerate(keys):
         steps = np.array(groups[agent, variant, preset])
-        mean, half = steps.mean(), _half_width(steps)
+        mean, half = steps.mean(), half_width(steps) or 0.0
         spread = np.linspace(-0.2, 0.2, len(steps) + 2)[1:-1]
         axes.scatter(steps, place + spread, **seeds)
         interval = [[min(half, mean * 0.99)], [half]]
@@ -177,14 +177,6 @@ def _name(agent: str, variant: str, preset: str) -> str:
     """``lwm, paper, boundary=mask``: settings without their section."""
     settings = [setting.partition(".")[2] or setting for setting in variant.split()]
     return ", ".join([agent, preset, *settings])
-
-
-def _half_width(values: NDArray[np.float64]) -> float:
-    """Half of the 95 % interval of the mean by Student's t; 0 for a single value."""
-    # Quantiles 0.975 of Student's t for 1 .. 9 degrees of freedom.
-    t = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-    n = len(values)
-    return float(t[min(n - 2, 8)] * values.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
 
 
 def _score_axis(axes: Any, which: str, low: float, high: float) -> None:

@@ -1,0 +1,51 @@
+"""What the command line may ask of an experiment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lwm.errors import BadInput, RunFailed
+
+PAPER_ATARI_FRAMES = 50_000_000
+"""Emulator frames of the paper's Atari runs."""
+PAPER_LABYRINTH_FRAMES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags of ``lwm reproduce``; an experiment refuses those that mean nothing to it."""
+
+    only: list[str] = field(default_factory=list)
+    seeds: int | None = None
+    jobs: int | None = None
+    show: bool = False
+    scale: float | None = None
+    """Fraction of the paper's budget, in (0, 1]; None: what the experiment does by itself."""
+    runs: list[Path] = field(default_factory=list)
+    """Run directories to read."""
+    out: Path = Path("docs")
+    """Where pictures go."""
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and not 0 < self.scale <= 1:
+            raise BadInput(
+                f"--scale {self.scale:g} is not a fraction of the paper's budget: (0, 1]"
+            )
+
+    def allow(self, name: str, *flags: str) -> None:
+        """Refuse every flag that was given and is not among ``flags``."""
+        given = [f for f in ("only", "seeds", "jobs", "show", "scale", "runs") if getattr(self, f)]
+        for flag in given:
+            if flag not in flags:
+                takes = " and ".join(f"--{f}" for f in flags) or "no option"
+                raise BadInput(f"{name} does not take --{flag}: it takes {takes}")
+
+    def share(self, full: int, least: int = 1) -> int:
+        """``scale`` of a whole number, at least ``least``."""
+        return max(least, round(full * (1.0 if self.scale is None else self.scale)))
+
+
+def missing_viz(error: ImportError) -> RunFailed:
+    """What to say when a drawing library is not there."""
+    return RunFailed(f"no picture without {error.name or error}: pip install 'lwm[viz]'")

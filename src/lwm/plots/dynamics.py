@@ -1,0 +1,77 @@
+"""Figure 5's picture: for each game the mean over seeds, and the band from least to greatest."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lwm.plots.style import BLUE, GREEN, INK, ORANGE, PALE, PINK, write
+
+_COLOURS = (BLUE, ORANGE, GREEN, PINK)
+
+
+class Band(Protocol):
+    """Several seeds on one axis of frames, all [n]."""
+
+    @property
+    def frames(self) -> NDArray[np.float64]:
+        """Emulator frames."""
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Over seeds."""
+
+    @property
+    def low(self) -> NDArray[np.float64]:
+        """Least of them."""
+
+    @property
+    def high(self) -> NDArray[np.float64]:
+        """Greatest of them."""
+
+
+def bands(groups: Mapping[tuple[str, str, str], tuple[Band, int]], out: Path) -> None:
+    """A panel a game, three in a row, as a PNG.
+
+    Args:
+        groups: (game, agent and preset, metric) -> its band and number of seeds.
+        out: the file to write.
+    """
+    from matplotlib.figure import Figure
+
+    games = sorted({game for game, _, _ in groups})
+    columns = min(3, len(games))
+    rows = -(-len(games) // columns)
+    figure = Figure(figsize=(max(5.0, 3.6 * columns), 3.1 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[len(games) :]:
+        axes.axis("off")
+    for axes, game in zip(grid, games, strict=False):
+        drawn = sorted(key for key in groups if key[0] == game)
+        for number, key in enumerate(drawn):
+            band, seeds = groups[key]
+            colour = _COLOURS[number % len(_COLOURS)]
+            label = f"{key[1]}, {seeds} seed{'s' * (seeds > 1)}"
+            label += "" if "last" in key[2] else ", all actors"
+            axes.fill_between(band.frames, band.low, band.high, color=colour, alpha=0.22, lw=0)
+            axes.plot(band.frames, band.mean, color=colour, lw=1.5, label=label)
+        _finish(axes, game.replace("_", " "))
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=110)
+    write(out, data)
+
+
+def _finish(axes: Any, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
+    axes.set_xlabel("emulator frames", fontsize=9)
+    axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g} M" if x >= 1e6 else f"{x / 1e3:g} k")
+    axes.grid(axis="y", color=PALE, lw=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="best")
