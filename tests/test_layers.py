@@ -18,6 +18,7 @@ LAYERS = {
     "lwm.types": 0,
     "lwm.errors": 0,
     "lwm.kernels": 0,
+    "lwm.registration": 0,
     "lwm.settings": 1,
     "lwm.presets": 1,
     "lwm.config": 1,
