@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,31 @@ def test_a_whole_run_on_disk(whole: Path) -> None:
     assert evaluation["episodes"] == 8 and evaluation["frames"] == events[-1].frames
     assert len(list(runs.read_timing(whole))) == len(rows)
     assert runs.read_config(whole) == to_dict(config())
+
+
+def test_a_long_checkpoint_is_a_long_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that moves by 1 s with every look at it and by 50 s with every checkpoint."""
+    now = 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    def slow(self: runs.RunWriter, frames: int, state: dict[str, Any]) -> None:
+        nonlocal now
+        now += 50
+
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(runs.RunWriter, "checkpoint", slow)
+    session.run(*session.start(config(), tmp_path / "run"))
+    pauses = {row["frames"]: row["longest_pause"] for row in runs.read_timing(tmp_path / "run")}
+    # Checkpoints at the first cycles past 300 and 600 frames, and before the row of the end.
+    long = [frames // 100 for frames, pause in pauses.items() if pause == 51]
+    assert long == [4, 7, 8]
+    assert all(pause == 1 for frames, pause in pauses.items() if frames // 100 not in long)
 
 
 class Asking:

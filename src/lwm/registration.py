@@ -1,8 +1,8 @@
 """Makes the labyrinth known to Gymnasium without importing Gymnasium.
 
-``import lwm`` must register ``lwm/Labyrinth-v0``, but Gymnasium and NumPy take longer to import than
-all of ``lwm --help``.  So if Gymnasium is there already, the labyrinth is registered at once, and
-else as soon as somebody imports it.
+``import lwm`` must register ``lwm/Labyrinth-v0``, but Gymnasium and NumPy take longer to import
+than all else that ``lwm --help`` needs.  So if Gymnasium is there already, the labyrinth is
+registered at once, and if not, as soon as somebody imports it.
 """
 
 from __future__ import annotations

@@ -96,6 +96,12 @@ def run(
     config = trainer.config
     began, frames = time.monotonic(), trainer.frames
     saved = frames
+    pause, latest = 0.0, began
+
+    def mark() -> None:
+        nonlocal pause, latest
+        now = time.monotonic()
+        pause, latest = max(pause, now - latest), now
 
     def checkpoint() -> None:
         nonlocal saved
@@ -104,12 +110,14 @@ def run(
         saved = trainer.frames
 
     def tell(event: Event) -> None:
-        seconds = time.monotonic() - began
+        nonlocal pause
+        mark()
+        seconds = latest - began
         writer.log({"kind": event.kind, "frames": event.frames, **event.data})
         done = event.frames - first
-        writer.log_timing(
-            {"frames": event.frames, "seconds": seconds, "frames_per_second": done / seconds}
-        )
+        timing = {"frames": event.frames, "seconds": seconds, "frames_per_second": done / seconds}
+        writer.log_timing({**timing, "longest_pause": pause})
+        pause = 0.0
         for consumer in consumers:
             consumer(event, seconds)
 
@@ -118,6 +126,7 @@ def run(
         # A run killed between its last checkpoint and its evaluation has only that left to do.
         events = () if _stopped_at_score(writer.path, config, frames) else trainer.run()
         for event in events:
+            mark()
             if event.kind == "end" and trainer.frames > saved:
                 checkpoint()  # before its row: a resumed run tells its end again
             if event.kind != "cycle":
