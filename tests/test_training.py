@@ -251,9 +251,7 @@ def test_a_whole_run_on_disk(whole: Path) -> None:
     assert runs.read_config(whole) == to_dict(config())
 
 
-def test_a_long_checkpoint_is_a_long_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_checkpoint_is_a_long_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves by 1 s with every look at it and by 50 s with every checkpoint."""
     now = 0.0
 
