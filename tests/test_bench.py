@@ -280,6 +280,30 @@ def test_rows_of_the_other_workload_stay(tmp_path: Path) -> None:
     assert len(json.loads(out.read_text())) == 1
 
 
+def test_the_docs_show_the_committed_rows() -> None:
+    top = Path(__file__).resolve().parents[1]
+    page = (top / report.DOCS).read_text(encoding="utf-8")
+    shown = page.partition(report.BEGIN)[2].partition(report.END)[0]
+    rows = report.read(top / report.OUT)
+    assert {row["workload"] for row in rows} >= {"labyrinth"}
+    assert shown == report.markdown(rows) + "\n"
+
+
+def test_the_docs_follow_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report.DOCS.parent.mkdir()
+    report.DOCS.write_text(f"before\n{report.BEGIN}old\n{report.END}\nafter\n", encoding="utf-8")
+    values = ("atari", "act", 1, "float32", 2.0, 1.0, 0.5, "a", 1.0, 0.1, 1.0, 0.5, None)
+    rows = [dict(zip(common.COLUMNS, values, strict=True))]
+    report.write(report.OUT, rows)
+    page = report.DOCS.read_text(encoding="utf-8")
+    assert page.startswith(f"before\n{report.BEGIN}**atari**") and page.endswith("\nafter\n")
+    assert "| act | 2.000 | 1 | 50.0% | 500.0 | 50% | 0.5 | 10% | matmul |" in page
+    assert "old" not in page
+    report.write(tmp_path / "other.json", [{**rows[0], "stage": "env"}])
+    assert report.DOCS.read_text(encoding="utf-8") == page
+
+
 def test_atari_operations_by_hand() -> None:
     """The paper's sizes, with 18 actions: about 171 GFLOP a cycle, as the released code takes."""
     paper = config.load_preset("paper", workload="atari")

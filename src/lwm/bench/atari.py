@@ -18,6 +18,7 @@ from gymnasium.spaces import Discrete
 
 from lwm.bench.common import (
     METHOD,
+    Work,
     clock,
     measure,
     measure_cycles,
@@ -148,7 +149,7 @@ def _environments(env: AtariEnv, trainer: Trainer, seconds: float) -> dict[str, 
         env.send(next(moves))
         trainer.step = env.recv()
 
-    work = {"_env_wall": (8, walk), "_theirs_wall": (8, theirs.step)}
+    work: Work = {"_env_wall": (8, walk), "_theirs_wall": (8, theirs.step)}
     return measure(work, seconds, time.perf_counter)
 
 

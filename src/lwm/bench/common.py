@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,9 @@ def measure_cycles(
     A round is ``cycles`` times ``cycle``, and the work.  ``others``: processor time of other
     processes that play the games; it is counted as the environments'.
     """
-    probe, rounds, times = Probe(clock), [], dict[str, list[float]]()
+    probe = Probe(clock)
+    rounds: Rounds = []
+    times: dict[str, list[float]] = {}
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(rounds) < 3:
         with probe.on(trainer):
@@ -108,7 +111,7 @@ def references(shape: tuple[int, int, int], calls: int, dtypes: tuple[torch.dtyp
     for dtype in dtypes:
         a, b = torch.ones(n, k, dtype=dtype), torch.ones(k, m, dtype=dtype)
         out = torch.empty(n, m, dtype=dtype)
-        work[matmul_name(dtype)] = (calls, lambda a=a, b=b, out=out: torch.mm(a, b, out=out))
+        work[matmul_name(dtype)] = (calls, partial(torch.mm, a, b, out=out))
     source, goal = np.ones(COPIED, np.uint8), np.zeros(COPIED, np.uint8)
     return {**work, "_copy": (1, lambda: np.copyto(goal, source))}
 

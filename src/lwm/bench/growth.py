@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lwm.bench.common import measure, measure_cycles
+from lwm.bench.common import Work, measure, measure_cycles
 from lwm.config import Config, load_preset, replace
 from lwm.errors import BadInput, RunFailed, reason
 from lwm.files import write_json_atomic
@@ -36,6 +36,7 @@ LIMIT = 0.05
 SECONDS = 60.0
 ATARI_FRAMES = 200_000
 """Capacity of the Atari replay; the paper's 10^6 take some minutes to fill."""
+_STORED = ("obs", "a_tm1", "r_t", "is_first", "is_last", "discount_t")
 _WINDOWS = (10**5, 10**6, 10**7)
 _ACTORS = (8, 32, 128, 512)
 
@@ -169,13 +170,14 @@ def fill(trainer: Trainer, rows: int) -> None:
     replay, c = trainer.replay, trainer.config
     rng = np.random.default_rng(0)
     known = replay.get_rows(max(replay.oldest, replay.count - 256), replay.count)
+    known = {name: known[name] for name in (*_STORED, "r_in")}
     zero, none = np.zeros(replay.envs, np.float32), np.zeros(replay.envs, np.int64)
     h = np.zeros((replay.envs, c.dqn.hidden), np.float32)
-    fields = ("obs", "a_tm1", "r_t", "is_first", "is_last", "discount_t")
     for i in range(rows):
-        at = i % len(known["obs"])
-        values = [known[name][at] for name in fields]
-        replay.append(Step(*values, zero, none, known["is_last"][at]), h, known["r_in"][at])
+        row = {name: values[i % len(known["obs"])] for name, values in known.items()}
+        ends = {"episode_return": zero, "episode_length": none, "episode_end": row["is_last"]}
+        step = Step(**{name: row[name] for name in _STORED}, **ends)
+        replay.append(step, h, row["r_in"])
         if c.replay.prioritised:
             new = replay.new_windows()
             if len(new):
@@ -196,7 +198,7 @@ def _resident() -> float:
 
 
 def _windows(seconds: float) -> Rows:
-    work: dict[str, tuple[int, Callable[[], object]]] = {}
+    work: Work = {}
     sizes = {}
     for number in _WINDOWS:
         made, draw = _drawing(number)

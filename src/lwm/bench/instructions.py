@@ -43,7 +43,8 @@ def run(out: Path = OUT, check: bool = False) -> str:
     """Count; ``check``: compare with ``out`` (a loss is an error), else write it."""
     if shutil.which("valgrind") is None:
         return "instructions: left out, valgrind is not installed"
-    found = {"versions": versions(), "counts": {name: _counted(name) for name in paths()}}
+    counts = {name: _counted(name) for name in paths()}
+    found = {"versions": versions(), "counts": counts}
     if check:
         return compare(_read(out), found)
     try:
@@ -51,7 +52,7 @@ def run(out: Path = OUT, check: bool = False) -> str:
         write_json_atomic(out, found)
     except OSError as error:
         raise RunFailed(f"cannot write {out}: {reason(error)}") from error
-    lines = [f"{name:20}{n:12,} instructions a call" for name, n in found["counts"].items()]
+    lines = [f"{name:20}{n:12,} instructions a call" for name, n in counts.items()]
     return "\n".join([*lines, f"counts: {out}"])
 
 
