@@ -1,8 +1,8 @@
 """How long a user waits: for ``lwm --help``, for the first frame of a run, and in its middle.
 
 Each is a process of its own, started as a user would, several times; the fastest counts, as other
-work on the machine only adds to it.  The processor time beside it says how much that was.  The last part is a short run with many checkpoints, and the
-longest time between two of its cycles.
+work on the machine only adds to it, and the processor time beside it says how much that was.  The
+last part is a short run with many checkpoints, and the longest time between two of its cycles.
 """
 
 from __future__ import annotations
