@@ -5,7 +5,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help run test test-long check format format-check lint types bench venv clean
+.PHONY: help run test test-long check format format-check lint types bench bench-check venv clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ types: $(STAMP) ## mypy on src/lwm
 
 bench: $(STAMP) ## speed on the labyrinth, by stage
 	$(BIN)/lwm bench labyrinth
+
+bench-check: $(STAMP) ## fail if speed, as ratios, has fallen by more than 15 % of results/bench.json
+	$(BIN)/lwm bench check
 
 venv: $(STAMP) ## build .venv (the other targets do this by themselves)
 

@@ -23,7 +23,7 @@ from lwm import blocks, checkpoint, files, runs
 from lwm.blocks import Block
 from lwm.errors import CheckpointError, LwmError, RunFailed
 from lwm.replay import Replay
-from lwm.session import RowBlocks
+from lwm.saving import RowBlocks, Stops
 from lwm.types import Step
 
 ENVS, RING, HIDDEN = 3, 37, 4
@@ -82,7 +82,7 @@ def restored(saved: runs.Saved) -> Replay:
 def save(writer: runs.RunWriter, rows: RowBlocks, number: int | None = None) -> Path:
     """A checkpoint of a run whose state is its replay."""
     state = {"replay": rows.replay.get_index()}
-    return writer.checkpoint(number or rows.replay.count, state, rows.write_all())
+    return writer.checkpoint(number or rows.replay.count, state, rows.write_all(Stops()))
 
 
 def on_disk(path: Path) -> set[str]:
@@ -100,7 +100,7 @@ def grow(writer: runs.RunWriter, rows: RowBlocks, stop: int, every: int, salt: i
     """Append rows up to number ``stop``; a checkpoint after every so many."""
     while rows.replay.count < stop:
         add_row(rows.replay, salt)
-        rows.write_complete()
+        rows.write_complete(Stops())
         if rows.replay.count % every == 0:
             save(writer, rows)
 

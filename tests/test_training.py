@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import pytest
 import torch
 
 import lwm
-from lwm import files, runs, session
+from lwm import files, runs, saving, session
 from lwm.cli import main
 from lwm.config import Config, load_preset, to_dict
 from lwm.errors import CheckpointError, RunFailed, RunInUse
@@ -251,6 +252,31 @@ def test_a_whole_run_on_disk(whole: Path) -> None:
     # Its rows are small: all of them are in every checkpoint, and in no blocks.
     assert runs.load_checkpoint(whole).blocks == () and "obs" in state["replay"]
     assert not (whole / "checkpoints" / "rows").exists()
+
+
+def test_a_long_checkpoint_is_a_long_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves by 1 s with every look at it and by 50 s with every checkpoint."""
+    now = 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    def slow(self: runs.RunWriter, *_: Any) -> None:
+        nonlocal now
+        now += 50
+
+    for module in (session, saving):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(runs.RunWriter, "checkpoint", slow)
+    session.run(*session.start(config(), tmp_path / "run"))
+    pauses = {row["frames"]: row["longest_pause"] for row in runs.read_timing(tmp_path / "run")}
+    # Checkpoints at the first cycles past 300 and 600 frames, and before the row of the end.
+    long = [frames // 100 for frames, pause in pauses.items() if pause > 50]
+    assert long == [4, 7, 8]
+    assert all(pause == 53 for frames, pause in pauses.items() if frames // 100 in long)
+    assert all(pause == 1 for frames, pause in pauses.items() if frames // 100 not in long)
 
 
 class Asking:

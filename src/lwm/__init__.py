@@ -1,7 +1,7 @@
 """Latent world models for intrinsically motivated exploration.
 
-Importing the package registers ``lwm/Labyrinth-v0`` with Gymnasium and is cheap: whatever needs
-torch is loaded when it is first asked for.
+Importing the package registers ``lwm/Labyrinth-v0`` with Gymnasium and is cheap: Gymnasium, NumPy
+and torch are loaded when they are first needed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
+from lwm.registration import register_when_needed
 
 if TYPE_CHECKING:
     from lwm.config import Config, load_preset
@@ -20,12 +20,7 @@ __all__ = ["Config", "__version__", "load_preset", "train"]
 
 _HOME = {"Config": "lwm.config", "load_preset": "lwm.config", "train": "lwm.training"}
 
-# The environment truncates by itself: a limit here would wrap it in a second one.
-gymnasium.register(
-    id="lwm/Labyrinth-v0",
-    entry_point="lwm.envs.labyrinth:LabyrinthEnv",
-    vector_entry_point="lwm.envs.labyrinth:LabyrinthVectorEnv",
-)
+register_when_needed()
 
 
 def __getattr__(name: str) -> Any:

@@ -118,7 +118,11 @@ def _parser() -> argparse.ArgumentParser:
     p.set_defaults(call=_report)
 
     p = commands.add_parser("bench", help="speed by stage, as ratios within one run")
-    p.add_argument("workload", choices=WORKLOADS)
+    p.add_argument("what", choices=[*WORKLOADS, *_STUDIES], help="a workload, or a study")
+    p.add_argument("--cores", type=_count, help="workloads: BLAS threads of the learner's process")
+    p.add_argument("--seconds", type=_seconds, help="about how long to measure")
+    p.add_argument("--frames", type=_count, help="growth: capacity of the Atari replay")
+    p.add_argument("--out", type=Path, help="file of the rows (default: in results/)")
     p.set_defaults(call=_bench)
 
     p = commands.add_parser("quickstart", help="3×3 labyrinth to the paper's score, with pictures")
@@ -138,6 +142,25 @@ def _add_config_flags(p: argparse.ArgumentParser) -> None:
     p.add_argument("--preset", help=", ".join(names) + " (default: paper)")
     p.add_argument("--seed", help="drives every random stream (default: 0)")
     p.add_argument("settings", nargs="*", metavar="key=value", help="any setting; see `lwm config`")
+
+
+_STUDIES = {
+    "growth": ("seconds", "frames", "out"),
+    "startup": (),
+    "instructions": ("out",),
+    "check": ("seconds", "out"),
+}
+"""What ``lwm bench`` measures beside the workloads, and the flags that mean something there."""
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
 
 
 def _count(text: str) -> int:
@@ -232,7 +255,9 @@ def _train(args: argparse.Namespace) -> int:
     result = _drive(writer, trainer, args.quiet)
     print(describe(result))
     if trainer.config.replay.compress:
-        print(session.disk_use(writer, trainer))
+        from lwm.saving import disk_use
+
+        print(disk_use(writer, trainer))
     print(f"run: {writer.path}")
     return 0
 
@@ -317,7 +342,16 @@ def _report(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace) -> int:
     from importlib import import_module
 
-    print(import_module(f"lwm.bench.{args.workload}").run())
+    meant = _STUDIES.get(args.what, ("cores", "seconds", "out"))
+    given = {
+        flag: getattr(args, flag)
+        for flag in ("cores", "seconds", "frames", "out")
+        if getattr(args, flag) is not None
+    }
+    foreign = [flag for flag in given if flag not in meant]
+    if foreign:
+        raise BadInput(f"--{foreign[0]} means nothing for lwm bench {args.what}")
+    print(import_module(f"lwm.bench.{args.what}").run(**given))
     return 0
 
 

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import torch
 
 from lwm import devices, runs
-from lwm.blocks import Block, block_rows
 from lwm.config import Config, from_dict, replace, to_dict
 from lwm.coverage import coverage_in
 from lwm.errors import BadInput, LwmError
@@ -26,7 +25,7 @@ from lwm.evaluate import Scores, Trained, evaluate, new_learner
 from lwm.learner import LearnerState
 from lwm.machine import machine_facts, mismatches
 from lwm.plan import check_memory
-from lwm.replay import Replay
+from lwm.saving import RowBlocks, Stops
 from lwm.training import Trainer, keep_freed_memory
 from lwm.types import Event
 
@@ -118,45 +117,6 @@ def load(path: Path, device: str | None = None) -> Loaded:
     return Loaded(config, learner, saved.frames)
 
 
-class RowBlocks:
-    """The rows of a replay on disk: a block as soon as its rows are there, the rest at checkpoints.
-
-    So a checkpoint takes no longer for a large replay than for a small one.
-    """
-
-    def __init__(self, writer: runs.RunWriter, replay: Replay) -> None:
-        self.writer, self.replay = writer, replay
-        self.size = block_rows(replay.rows, replay.envs)
-        self.blocks = list(writer.blocks)
-        if self.blocks and self.blocks[-1].rows < self.size:
-            self.blocks.pop()  # the rest of then: its rows are written again in a whole block
-
-    def write_complete(self) -> bool:
-        """Write the blocks whose rows have become complete; whether there was one.
-
-        To be called after every cycle, before the ring overwrites their rows.
-        """
-        before = self._written
-        while self._written + self.size <= self.replay.count:
-            self.blocks.append(self._write(self._written + self.size))
-        return self._written > before
-
-    def write_all(self) -> list[Block]:
-        """Write what is not yet written; the blocks of all rows that are in the ring."""
-        self.write_complete()
-        self.blocks = [block for block in self.blocks if block.stop > self.replay.oldest]
-        rest = self.replay.count > self._written
-        return [*self.blocks, *([self._write(self.replay.count)] if rest else [])]
-
-    @property
-    def _written(self) -> int:
-        """Rows before this one are in blocks."""
-        return self.blocks[-1].stop if self.blocks else self.replay.oldest
-
-    def _write(self, stop: int) -> Block:
-        return self.writer.write_block(self._written, self.replay.get_rows(self._written, stop))
-
-
 def run(
     writer: runs.RunWriter, trainer: Trainer, consumers: tuple[Consumer, ...] = ()
 ) -> dict[str, Any]:
@@ -169,34 +129,22 @@ def run(
     began, frames = time.monotonic(), trainer.frames
     saved = frames
     rows = RowBlocks(writer, trainer.replay) if config.replay.compress else None
-    stops: dict[str, float] = {}
-
-    def stopped(what: str, since: float) -> None:
-        stops[what] = max(stops.get(what, 0.0), time.monotonic() - since)
-
-    def write_rows() -> None:
-        since = time.monotonic()
-        if rows is not None and rows.write_complete():
-            stopped("block_seconds", since)
+    stops = Stops()
 
     def checkpoint() -> None:
         nonlocal saved
-        since = time.monotonic()
-        blocks = () if rows is None else rows.write_all()
-        writer.checkpoint(trainer.frames, trainer.get_state(rows is None), blocks)
-        writer.set_status("running", trainer.frames)
+        with stops.timed("checkpoint_seconds"):
+            blocks = () if rows is None else rows.write_all(stops)
+            writer.checkpoint(trainer.frames, trainer.get_state(rows is None), blocks)
+            writer.set_status("running", trainer.frames)
         saved = trainer.frames
-        stopped("checkpoint_seconds", since)
 
     def tell(event: Event) -> None:
-        seconds = time.monotonic() - began
+        seconds = stops.mark() - began
         writer.log({"kind": event.kind, "frames": event.frames, **event.data})
         done = event.frames - first
-        rate = done / seconds
-        writer.log_timing(
-            {"frames": event.frames, "seconds": seconds, "frames_per_second": rate, **stops}
-        )
-        stops.clear()
+        timing = {"frames": event.frames, "seconds": seconds, "frames_per_second": done / seconds}
+        writer.log_timing({**timing, **stops.take()})
         for consumer in consumers:
             consumer(event, seconds)
 
@@ -205,7 +153,9 @@ def run(
         # A run killed between its last checkpoint and its evaluation has only that left to do.
         events = () if _stopped_at_score(writer.path, config, frames) else trainer.run()
         for event in events:
-            write_rows()
+            stops.mark()
+            if rows is not None:
+                rows.write_complete(stops)
             if event.kind == "end" and trainer.frames > saved:
                 checkpoint()  # before its row: a resumed run tells its end again
             if event.kind != "cycle":
@@ -247,16 +197,6 @@ def _summary(scores: Scores, config: Config) -> dict[str, Any]:
     if config.workload == "atari":
         del result["solved"], result["median_solved"]  # a game is not solved, it ends
     return result
-
-
-def disk_use(writer: runs.RunWriter, trainer: Trainer) -> str:
-    """What the newest checkpoint takes on disk, and a frame of replay in it, in one line."""
-    c = trainer.replay
-    rows = sum(block.size for block in writer.blocks)
-    on_disk = sum(block.rows for block in writer.blocks) * c.envs
-    total = rows + writer.checkpoint_bytes()
-    each = f", {rows / on_disk:.0f} bytes a frame" if on_disk else ""
-    return f"checkpoint: {total / 1e6:,.1f} MB on disk (replay {len(c) * c.envs:,} frames{each})"
 
 
 def _stopped_at_score(path: Path, config: Config, frames: int) -> bool:

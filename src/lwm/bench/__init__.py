@@ -1,1 +1,1 @@
-"""Speed by stage, as ratios within one run: a module per workload."""
+"""Speed by stage as ratios within one run, a module per workload; growth, start-up, a guard."""

@@ -1,19 +1,12 @@
 """Speed on Atari at the paper's scale, by stage, on real frames.
 
-Operations are counted by formula, a multiplication and an addition as two, for convolutions and
-matrix products only.  Per frame a CNN takes
-
-    layer 1   2 · 20² · 32 · 8²          layer 2   2 · 9² · 64 · 32 · 4²
-    layer 3   2 · 7² · 64 · 64 · 3²      FC        2 · 3136 · width
-
-and rows of the recurrent nets as on the labyrinth.  A backward pass takes each product twice again,
-but the first layer's once: pixels need no gradient.  ``cycle`` is one core's work for a step of all
-actors and one update of everything, the games' own processor time included.
+On one core ``cycle`` is one core's work for a step of all actors and one update of everything, the
+games' own processor time included.  On more cores it is what the clock on the wall says: the games
+are played while the learner works, and ``env`` is what is left to wait for.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from itertools import cycle
 from pathlib import Path
@@ -23,112 +16,163 @@ import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 
-from lwm.actor import act
-from lwm.agent import td_errors
-from lwm.bench.common import METHOD, OUT, Work, measure, stage_rows, table, write
+from lwm.bench.common import (
+    METHOD,
+    Work,
+    clock,
+    measure,
+    measure_cycles,
+    rates,
+    references,
+    stage_rows,
+)
+from lwm.bench.cost import calls_per_cycle, costs
+from lwm.bench.report import OUT, Row, summary, table, write
 from lwm.config import Config, load_preset, replace
 from lwm.envs.atari import AtariEnv
-from lwm.learner import learn, learn_encoder, rewarded
 from lwm.machine import machine_facts
 from lwm.training import Trainer
-from lwm.types import Unroll
-from lwm.vision import FEATURES, shift_offsets, working_dtype
+from lwm.vision import working_dtype
 
-STAGES = (
-    "act", "env", "sample", "encoder", "world_model", "target", "online", "backward", "optimiser",
-    "priorities", "learner", "cycle",
-)  # fmt: skip
 GAME = "montezuma_revenge"
-_LAYERS = (2 * 20**2 * 32 * 8**2, 2 * 9**2 * 64 * 32 * 4**2, 2 * 7**2 * 64 * 64 * 3**2)
+ENV_AIM = 0.9
+SECONDS = 120.0
 _MATMUL = (2000, 512, 512)
 """Rows and widths of the product that the stages are compared with."""
+_DTYPES = (torch.float32, torch.bfloat16)
 
 
-def flops(config: Config, actions: int) -> dict[str, float]:
-    """Floating-point operations of one call of each stage that multiplies."""
-    q, m, r, D = config.dqn, config.world_model, config.replay, config.encoder.embedding
-    conv, first = sum(_LAYERS), _LAYERS[0]
-    see, phi = conv + 2 * FEATURES * q.features, conv + 2 * FEATURES * D
-    gru = 6 * q.hidden * (q.features + actions + 1 + q.hidden)
-    head = 2 * (2 * q.head * q.hidden + q.head * (actions + 1))
-    fc = 2 * (D + actions) * m.features
-    lwm = 6 * m.hidden * (m.features + m.hidden) + 2 * m.head * (m.hidden + D)
-    B, T, U, K = r.batch, config.window, config.window - r.burn_in, config.loop.actors
-    forward = B * T * (see + gru) + B * U * head
-    found: dict[str, float] = {
-        "act": K * (phi + see + gru + head + fc + lwm),
-        "encoder": 2 * config.encoder.batch * (3 * phi - first),
-        "world_model": B * T * phi + B * (T - 1) * (2 * fc + 3 * lwm),
-        "target": forward,
-        "online": forward,
-        "backward": B * U * (2 * (see + gru + head) - first),
-    }
-    parts = ("world_model", "target", "online", "backward")
-    found["learner"] = sum(found[part] for part in parts)
-    found["cycle"] = found["act"] + found["encoder"] + found["learner"]
-    return found
-
-
-def run(seconds: float = 120.0, out: Path = OUT, changes: dict[str, Any] | None = None) -> str:
+def run(
+    seconds: float = SECONDS,
+    out: Path = OUT,
+    cores: int = 1,
+    changes: dict[str, Any] | None = None,
+) -> str:
     """Measure for about ``seconds``, write ``out``, return a table.  ``changes``: for tests."""
-    paper = load_preset("paper", {"atari.game": GAME, **(changes or {})}, "atari")
-    trainer = _warmed_up(paper)
+    rows, lines = measured(seconds, cores, changes)
+    write(out, rows)
+    return "\n".join([*lines, "", f"rows: {out}"])
+
+
+def measured(
+    seconds: float, cores: int = 1, changes: dict[str, Any] | None = None
+) -> tuple[list[Row], list[str]]:
+    """The rows, and what to say about them."""
+    settings = {"atari.game": GAME, "threads": cores, **(changes or {})}
+    paper = load_preset("paper", settings, "atari")
+    trainer = warmed_up(paper)
     try:
-        assert isinstance(trainer.env, AtariEnv)
-        theirs = _Theirs(trainer.env.num_envs, len(trainer.env.pids))
-        low = _measured(trainer, theirs, seconds)
-        actions = trainer.env.num_actions
+        env = cast(AtariEnv, trainer.env)
+        low = _environments(env, trainer, seconds / 6)
+        low |= measure_cycles(
+            trainer,
+            1,
+            trainer.cycle,
+            references(_MATMUL, 4, _DTYPES),
+            seconds * 5 / 6,
+            clock(cores),
+            (lambda: _worked(env.pids)) if cores == 1 else lambda: 0.0,
+        )
+        actions, workers = env.num_actions, len(env.pids)
     finally:
         trainer.close()
     dtype = str(working_dtype(paper.precision)).removeprefix("torch.")
-    rate = 2 * np.prod(_MATMUL) / low["_matmul"]
     commit = machine_facts(paper.threads)["commit"]
-    rows = stage_rows("atari", STAGES, low, flops(paper, actions), rate, dtype, commit)
-    write(out, rows)
-    ratio = low["_theirs_wall"] / low["_env_wall"]
-    steps = paper.loop.actors / low["_env_wall"]
-    name = "matmul " + "×".join(map(str, _MATMUL))
+    rows = stage_rows(
+        "atari",
+        low,
+        costs(trainer.config, actions),
+        calls_per_cycle(trainer.config),
+        rates(low, _MATMUL, dtype),
+        dtype,
+        commit,
+        cores,
+        low["_theirs_wall"] / low["_env_wall"],
+    )
     lines = [
-        f"{GAME}, preset paper, 1 BLAS thread, convolutions in {dtype}; {METHOD}; commit {commit}",
+        f"{paper.atari.game}, preset paper, {cores} BLAS thread(s), convolutions in {dtype}; "
+        f"{METHOD}; commit {commit}",
         "",
         *table(rows),
-        f"{name:22}{1e3 * low['_matmul']:10.3f}{rate / 1e9:10.1f}",
         "",
-        f"environments {steps:,.0f} agent steps/s with {theirs.threads} workers, {ratio:.0%} of "
-        "AtariVectorEnv with as many threads (aim: 90 %)",
-        f"one cycle    {low['cycle']:.2f} s on one core (aim: 1.9)",
-        "",
-        f"rows: {out}",
+        *_report(rows, low, paper, workers),
     ]
-    return "\n".join(lines)
+    return rows, lines
 
 
-def _warmed_up(paper: Config) -> Trainer:
+def _report(rows: list[Row], low: dict[str, float], paper: Config, workers: int) -> list[str]:
+    matmul = ", ".join(
+        f"{rates(low, _MATMUL, name)[0] / 1e9:.1f} GFLOP/s in {name}"
+        for name in (str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+    )
+    native = working_dtype("auto") is torch.bfloat16
+    ratio = low["_theirs_wall"] / low["_env_wall"]
+    verdict = "met" if ratio >= ENV_AIM else "missed"
+    return [
+        f"machine      matmul {'×'.join(map(str, _MATMUL))}: {matmul} "
+        f"({'native' if native else 'this processor has no native bfloat16'}); "
+        f"copy {rates(low, _MATMUL, 'float32')[1] / 1e9:.1f} GB/s",
+        f"environment  {paper.loop.actors / low['_env_wall']:,.0f} agent steps/s with {workers} "
+        f"workers, {ratio:.0%} of AtariVectorEnv with as many threads (aim: {ENV_AIM:.0%}; "
+        f"{verdict})",
+        f"training     one cycle of {paper.loop.actors} actors and its update: "
+        f"{low['cycle']:.2f} s",
+        *summary(rows),
+    ]
+
+
+def warmed_up(paper: Config, changes: dict[str, Any] | None = None) -> Trainer:
     """A trainer with a few windows of real frames per actor, a little way into its run."""
     rows = 2 * max(paper.window, paper.world_model.pretrain_rows)
-    changes = {
+    settings = {
         "loop.warmup_frames": rows * paper.loop.actors,
+        "loop.total_frames": 10**9,
         "replay.capacity_steps": 2 * rows * paper.loop.actors,
         "encoder.pretrain_iterations": 2,
         "world_model.pretrain_iterations": 2,
         "loop.cycles_per_update": 1,
+        **(changes or {}),
     }
-    trainer = Trainer(replace(paper, changes))
+    trainer = Trainer(replace(paper, settings))
     events = trainer.run()
     while trainer.learner.updates < 1:
         next(events)
     return trainer
 
 
+def _environments(env: AtariEnv, trainer: Trainer, seconds: float) -> dict[str, float]:
+    """Seconds on the wall of a step of all games, ours and the emulator's own, in turn."""
+    theirs = _Theirs(env.game, env.num_envs, len(env.pids))
+    moves = cycle(np.random.default_rng(0).integers(env.num_actions, size=(64, env.num_envs)))
+
+    def walk() -> None:
+        env.send(next(moves))
+        trainer.step = env.recv()
+
+    work: Work = {"_env_wall": (8, walk), "_theirs_wall": (8, theirs.step)}
+    return measure(work, seconds, time.perf_counter)
+
+
+def _worked(pids: list[int]) -> float:
+    """Seconds that other processes have computed so far; 0 where the system does not say."""
+    spent = 0
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")
+        except OSError:
+            return 0.0
+        spent += int(text.split()[0])
+    return spent / 1e9
+
+
 class _Theirs:
     """The emulator's own C++ vector environment, stepped as ours is."""
 
-    def __init__(self, envs: int, threads: int) -> None:
+    def __init__(self, game: str, envs: int, threads: int) -> None:
         from ale_py.vector_env import AtariVectorEnv
 
-        self.threads = threads
         self._env = AtariVectorEnv(
-            game=GAME, num_envs=envs, num_threads=threads, stack_num=1, reward_clipping=False,
+            game=game, num_envs=envs, num_threads=threads, stack_num=1, reward_clipping=False,
             use_fire_reset=False, max_num_frames_per_episode=40_000,
         )  # fmt: skip
         self._env.reset(seed=0)
@@ -137,97 +181,3 @@ class _Theirs:
 
     def step(self) -> None:
         self._env.step(next(self._moves))
-
-
-def _measured(trainer: Trainer, theirs: _Theirs, seconds: float) -> dict[str, float]:
-    """Seconds per call of every stage; the environments also by the clock on the wall."""
-    env = trainer.env
-    assert isinstance(env, AtariEnv)
-    ticks = os.sysconf("SC_CLK_TCK")
-
-    def everyone() -> float:
-        """Processor time of this process and of the games' workers."""
-        spent = time.process_time()
-        for pid in env.pids:
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-            spent += (int(fields[11]) + int(fields[12])) / ticks
-        return spent
-
-    moves = cycle(np.random.default_rng(0).integers(env.num_actions, size=(64, env.num_envs)))
-
-    def walk() -> None:
-        env.send(next(moves))
-        trainer.step = env.recv()
-
-    wall = measure(
-        {"_env_wall": (8, walk), "_theirs_wall": (8, theirs.step)}, seconds / 6, time.perf_counter
-    )
-    whole = measure({"env": (8, walk), "cycle": (1, trainer.cycle)}, seconds / 3, everyone)
-    return wall | whole | measure(_stages(trainer), seconds / 2)
-
-
-def _stages(trainer: Trainer) -> Work:
-    """The stages on windows of the trainer's replay; with an underscore: what prepares others."""
-    c, state, burn_in = trainer.config, trainer.learner, trainer.config.replay.burn_in
-    rng = np.random.default_rng(0)
-    unroll, weight = trainer.replay.sample_prioritised(rng, c.replay.batch)
-    pairs = trainer.replay.sample_pairs(rng, c.encoder.batch, c.encoder.temporal_shift)
-    window, _, _ = rewarded(state, unroll, 0.0, train=False)
-    loss = torch.zeros(())
-    K = c.loop.actors
-    never, moves = np.zeros(K, np.bool_), rng.integers(trainer.env.num_actions, size=K)
-    a, b = torch.ones(_MATMUL[0], _MATMUL[1]), torch.ones(_MATMUL[1], _MATMUL[2])
-
-    def sample() -> None:
-        trainer.replay.sample_prioritised(rng, c.replay.batch)
-        trainer.replay.sample_pairs(rng, c.encoder.batch, c.encoder.temporal_shift)
-
-    def play() -> None:
-        act(state.dqn, state.bonus, trainer.actors, trainer.step, never, moves, True, state.embed)
-
-    def encoder() -> None:
-        learn_encoder(state, pairs, shift_offsets(rng, 2 * c.encoder.batch, 4))
-
-    @torch.no_grad()
-    def target() -> None:
-        state.target.head(state.target.states(window.x, window.is_first, window.h)[burn_in:])
-
-    def online() -> None:
-        with torch.no_grad():
-            h = state.dqn.states(window.x[:burn_in], window.is_first[:burn_in], window.h)[-1]
-        state.dqn.head(state.dqn.states(window.x[burn_in:], window.is_first[burn_in:], h))
-
-    def forward() -> None:
-        nonlocal loss
-        loss = td_errors(state.dqn, state.target, window, burn_in, c.dqn).delta.square().sum()
-        state.optimiser.zero_grad(set_to_none=True)
-
-    def optimiser() -> None:
-        torch.nn.utils.clip_grad_norm_(state.dqn.parameters(), c.dqn.clip_norm)
-        state.optimiser.step()
-
-    def priorities() -> None:
-        assert trainer.ranking is not None
-        trainer.ranking.priorities()
-        trainer.replay.set_priorities(unroll.origin, np.ones(len(unroll.origin)))
-
-    return {
-        "sample": (1, sample),
-        "act": (1, play),
-        "encoder": (1, encoder),
-        "world_model": (1, lambda: _world_model(trainer, unroll)),
-        "target": (1, target),
-        "online": (1, online),
-        "_forward": (1, forward),
-        "backward": (1, lambda: loss.backward()),
-        "optimiser": (1, optimiser),
-        "priorities": (8, priorities),
-        "learner": (1, lambda: learn(state, unroll, 0.0, weight)),
-        "_matmul": (4, lambda: torch.mm(a, b)),
-    }
-
-
-def _world_model(trainer: Trainer, unroll: Unroll) -> None:
-    """Embed a batch and train the world model on it."""
-    rewarded(trainer.learner, unroll, 0.0)

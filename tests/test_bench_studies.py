@@ -1,0 +1,216 @@
+"""The studies beside the stages: growth, start-up, the guard.  Speed itself is not tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lwm.bench import check, common, growth, instructions, startup
+from lwm.bench.report import Row
+from lwm.cli import main
+from lwm.config import PRESETS, load_preset
+from lwm.errors import BadInput, RunFailed
+from lwm.training import Trainer
+
+
+def rows(**changes: float | None) -> list[Row]:
+    """Three stages that explain 0.95 of the cycle; ``changes``: of the second one."""
+    empty: Row = dict.fromkeys(common.COLUMNS)
+    empty |= {"workload": "labyrinth", "cores": 1}
+    env = {"stage": "env", "share": 0.25, "of_copy": 0.1, "of_theirs": 60.0}
+    act = {"stage": "act", "share": 0.69, "of_matmul": 0.5, "of_copy": 0.4, **changes}
+    tiny = {"stage": "priorities", "share": 0.01, "of_copy": 0.5}
+    cycle = {"stage": "cycle", "share": 1.0, "of_matmul": 0.3, "of_copy": 0.2}
+    return [empty | row for row in (env, act, tiny, cycle)]
+
+
+def test_what_the_guard_compares() -> None:
+    assert check.ratios(rows()) == {
+        ("env", "of_copy"): 0.1,
+        ("env", "of_theirs"): 60.0,
+        ("act", "of_matmul"): 0.5,
+        ("cycle", "of_matmul"): 0.3,
+        ("stages", "explained"): pytest.approx(0.95),
+    }
+
+
+def test_a_loss_is_more_than_fifteen_percent() -> None:
+    assert check.losses(rows(), rows()) == {}
+    assert check.losses(rows(), rows(of_matmul=0.43)) == {}
+    assert check.losses(rows(), rows(of_matmul=0.9, of_copy=0.0)) == {}
+    assert check.losses(rows(), rows(of_matmul=0.42)) == {
+        ("act", "of_matmul"): "labyrinth act: of_matmul 0.420, was 0.500 (16% lost)"
+    }
+    assert check.losses(rows(), rows(share=0.5)) == {
+        ("stages", "explained"): "labyrinth stages: explained 0.760, was 0.950 (20% lost)"
+    }
+    assert list(check.losses(rows(), rows()[1:])) == [
+        ("env", "of_copy"), ("env", "of_theirs"), ("stages", "explained"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "lost", "times"),
+    [
+        ([0.5], 0, 1),
+        ([0.1, 0.5], 0, 2),
+        ([0.1, 0.1, 0.5], 0, 3),
+        ([0.1, 0.1, 0.1, 0.5], 1, 3),
+    ],
+)
+def test_what_seems_lost_is_measured_again(found: list[float], lost: int, times: int) -> None:
+    measured = iter(found)
+    calls = 0
+
+    def measure() -> list[Row]:
+        nonlocal calls
+        calls += 1
+        return rows(of_matmul=next(measured))
+
+    assert len(check.lasting(rows(), measure)) == lost
+    assert calls == times
+
+
+def test_another_loss_each_time_is_noise() -> None:
+    measured = iter([rows(of_matmul=0.1), rows(share=0.1)])
+    assert check.lasting(rows(), lambda: next(measured)) == []
+
+
+def test_the_guard_as_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lwm.bench import labyrinth
+
+    out = tmp_path / "bench.json"
+    assert main(["bench", "check", "--out", str(out)]) == 2
+    assert "has no rows to compare with" in capsys.readouterr().err
+    out.write_text(json.dumps(rows()), encoding="utf-8")
+    monkeypatch.setattr(instructions, "run", lambda check: "counted")
+    monkeypatch.setattr(labyrinth, "measured", lambda *_: (rows(), []))
+    assert main(["bench", "check", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == (
+        "labyrinth, 1 core(s): 5 ratios, none lost (limit 15%)\ncounted\n"
+    )
+    monkeypatch.setattr(labyrinth, "measured", lambda *_: (rows(of_matmul=0.3), []))
+    assert main(["bench", "check", "--out", str(out)]) == 1
+    stdout, stderr = capsys.readouterr()
+    assert stdout == "labyrinth act: of_matmul 0.300, was 0.500 (40% lost)\n"
+    assert stderr == "lwm: 1 ratios fell by more than 15%\n"
+
+
+def test_counts_are_compared_where_versions_agree() -> None:
+    old: dict[str, Any] = {"versions": "Python 1", "counts": {"a": 1000, "b": 10}}
+    assert "no committed counts" in instructions.compare(None, old)
+    assert "of Python 1" in instructions.compare(old, old | {"versions": "Python 2"})
+    assert "2 hot paths, none lost" in instructions.compare(
+        old, old | {"counts": {"a": 1050, "b": 1}}
+    )
+    with pytest.raises(RunFailed, match="1 hot paths"):
+        instructions.compare(old, old | {"counts": {"a": 1051, "b": 10}})
+    with pytest.raises(RunFailed, match="1 hot paths"):
+        instructions.compare(old, old | {"counts": {"a": 1000}})
+
+
+@pytest.mark.parametrize("name", list(instructions.paths()))
+def test_hot_paths_can_be_called(name: str) -> None:
+    call = instructions.paths()[name]()
+    for _ in range(3):
+        call()
+
+
+def test_instructions_of_a_call_are_a_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(name: str, calls: int) -> int:
+        return 10**9 + len(name) * calls
+
+    monkeypatch.setattr(instructions, "_instructions", counted)
+    monkeypatch.setattr(instructions.shutil, "which", lambda _: "valgrind")
+    out = tmp_path / "results" / "instructions.json"
+    assert "14 instructions a call" in instructions.run(out)
+    assert json.loads(out.read_text())["counts"]["labyrinth step"] == 14
+    assert "none lost" in instructions.run(out, check=True)
+    monkeypatch.setattr(instructions.shutil, "which", lambda _: None)
+    assert instructions.run(out) == "instructions: left out, valgrind is not installed"
+
+
+@pytest.mark.parametrize("prioritised", [False, True])
+def test_replay_is_filled_with_rows_it_has_seen(prioritised: bool) -> None:
+    settings: dict[str, Any] = {"replay.prioritised": prioritised}
+    trainer = Trainer(load_preset("debug", settings))
+    for _ in range(60):
+        trainer.cycle()
+    before = trainer.replay.get_rows(0, 60)
+    growth.fill(trainer, trainer.replay.rows)
+    replay = trainer.replay
+    assert len(replay) == replay.rows == 125 and replay.count == 60 + 125
+    again = replay.get_rows(60, 120)
+    for name in ("obs", "a_tm1", "r_t", "is_first", "is_last", "discount_t"):
+        assert np.array_equal(before[name], again[name])
+    if prioritised:
+        assert len(replay.new_windows()) == 0
+
+
+def test_growth_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "_WINDOWS", (1000, 10_000))
+    monkeypatch.setattr(growth, "_ACTORS", (2, 4))
+    out = tmp_path / "results" / "growth.json"
+
+    def no_games(*_: Any) -> Any:
+        raise BadInput("no games here")
+
+    monkeypatch.setattr(growth, "_atari_replay", no_games)
+    text = growth.run(0.0, out, changes={"labyrinth": PRESETS["labyrinth"]["debug"]})
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert all(tuple(row) == growth.COLUMNS for row in found)
+    studies = [row["study"] for row in found]
+    assert studies == [
+        *["labyrinth replay"] * 3, *["windows"] * 2,
+        *["actors, whole cycle", "actors, act and env"] * 2,
+    ]  # fmt: skip
+    assert all(row["ms"] > 0 for row in found)
+    for word in ("full against young", "left out, no games here", "10 times as many", str(out)):
+        assert word in text
+
+
+def test_growth_of_atari(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    debug = PRESETS["atari"]["debug"]
+    young, full = growth._atari_replay(160, {"atari": debug})
+    found, verdict = growth._replay(young, full, 0.0)
+    assert [row["setting"] for row in found][1:] == ["100% full", "as many rows again"]
+    assert verdict.startswith("atari replay: full against young")
+
+
+def test_waiting_times_of_real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = (
+        *startup._QUICK, "loop.warmup_frames=900", "replay.batch=2", "replay.burn_in=0",
+        "replay.unroll=2", "world_model.pretrain_batch=2",
+    )  # fmt: skip
+    monkeypatch.setattr(startup, "_QUICK", quick)
+    lines = startup.run(times=1, frames=1000).splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "lwm --help", "lwm train, first frame", "longest pause (8 checkpoints)",
+    ]  # fmt: skip
+    assert all("aim: under" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["startup", "--seconds", "3"], "--seconds means nothing for lwm bench startup"),
+        (["labyrinth", "--frames", "9"], "--frames means nothing for lwm bench labyrinth"),
+        (["growth", "--cores", "2"], "--cores means nothing for lwm bench growth"),
+        (["labyrinth", "--seconds", "nan"], "'nan' is not a number of seconds"),
+        (["labyrinth", "--cores", "0"], "'0' is not a whole number"),
+    ],
+)
+def test_flags_that_mean_nothing(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    assert words in capsys.readouterr().err
