@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lwm import blocks, files, recording, runs, session, training
+from lwm import blocks, files, recording, runs, session, training, updates
 from lwm import learner as learner_module
 from lwm.actor import Acted, ActorState, act
 from lwm.agent import TDInput, td_errors
@@ -498,7 +498,7 @@ def watch(agent: str) -> Watched:
             rewarded.append(window)
         return td_errors(online, target, window, *rest)
 
-    patch.setattr(training, "learn", on_learn)
+    patch.setattr(updates, "learn", on_learn)
     patch.setattr(learner_module, "td_errors", on_td)
     try:
         for event in trainer.run():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lwm import config, kernels, learner, training
+from lwm import config, kernels, learner, updates
 from lwm.bench import atari, common, cost, report
 from lwm.bench import labyrinth as bench
 from lwm.bench.probe import LEAVES, Probe
@@ -144,7 +144,7 @@ def test_operations_as_torch_counts_them(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_watch_stops_for_what_is_inside_and_leaves_nothing_behind() -> None:
     """A clock that moves by 1 with every look: the sums are known, whatever the functions do."""
     trainer = trained(config.load_preset("debug"))
-    before = (training.learn, learner.rewarded, torch.Tensor.backward, trainer.replay.sample)
+    before = (updates.learn, learner.rewarded, torch.Tensor.backward, trainer.replay.sample)
     now = 0.0
 
     def clock() -> float:
@@ -163,7 +163,7 @@ def test_the_watch_stops_for_what_is_inside_and_leaves_nothing_behind() -> None:
     assert found["encoder"] == 0
     assert sum(found[stage] for stage in LEAVES) < found["cycle"]
     assert found["learner"] < found["cycle"]
-    assert (training.learn, learner.rewarded, torch.Tensor.backward) == before[:3]
+    assert (updates.learn, learner.rewarded, torch.Tensor.backward) == before[:3]
     assert trainer.replay.sample == before[3] and "sample" not in vars(trainer.replay)
     assert "states" not in vars(trainer.learner.target)
     assert not any(probe.take().values())

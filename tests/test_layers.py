@@ -44,6 +44,7 @@ LAYERS = {
     "lwm.ranking": 6,
     "lwm.coverage": 2,
     "lwm.training": 6,
+    "lwm.updates": 6,
     "lwm.evaluate": 6,
     "lwm.files": 7,
     "lwm.machine": 7,

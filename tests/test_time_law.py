@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lwm import learner as learner_module
-from lwm import training
+from lwm import training, updates
 from lwm.actor import act
 from lwm.agent import TDInput, td_errors
 from lwm.config import Config, load_preset
@@ -287,7 +287,7 @@ def tape(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     record(trainer.replay, "append", "append")
     record(trainer.env, "send", "send")
     record(trainer.replay, "sample", "sample")
-    record(training, "learn", "learn")
+    record(updates, "learn", "learn")
     record(trainer.env, "recv", "recv")
     return calls
 

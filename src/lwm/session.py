@@ -26,7 +26,7 @@ from lwm.learner import LearnerState
 from lwm.machine import machine_facts, mismatches
 from lwm.plan import check_memory
 from lwm.saving import RowBlocks, Stops
-from lwm.training import Trainer, keep_freed_memory
+from lwm.training import Trainer
 from lwm.types import Event
 
 
@@ -111,7 +111,7 @@ def load(path: Path, device: str | None = None) -> Loaded:
         config = replace(config, {"device": device})
     saved = runs.load_checkpoint(path, warn, part="learner")
     torch.set_num_threads(config.threads)
-    keep_freed_memory()
+    devices.keep_freed_memory()
     learner = new_learner(config)
     learner.load_tree(saved.state.get("learner", {}))
     return Loaded(config, learner, saved.frames)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,14 +15,12 @@ from lwm.coverage import coverage_in
 from lwm.devices import Metrics
 from lwm.envs.vector import make_env
 from lwm.errors import CheckpointError
-from lwm.intrinsic import WorldModelBonus
-from lwm.learner import LearnerState, learn, learn_encoder, pretrain, priorities
+from lwm.learner import LearnerState
 from lwm.ranking import Ranking
 from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator, generator_state, restore_generator
-from lwm.symmetry import GROUP, turned
-from lwm.types import Event, Step, Unroll
-from lwm.vision import shift_offsets
+from lwm.types import Event, Step
+from lwm.updates import Updates
 
 
 class Trainer:
@@ -32,7 +29,7 @@ class Trainer:
     def __init__(self, config: Config) -> None:
         devices.pick(config.device)  # first: to load the games takes a while
         torch.set_num_threads(config.threads)
-        keep_freed_memory()
+        devices.keep_freed_memory()
         self.config = config
         actors = config.loop.actors
         self.coverage = coverage_in(config)
@@ -55,11 +52,12 @@ class Trainer:
             beta=config.replay.importance_exponent,
         )
         self.ranking = Ranking(config) if config.replay.prioritised else None
+        self.replay_rng = generator(config.seed, "replay")
+        self.updates = Updates(config, self.learner, self.replay, self.replay_rng)
         self.epsilon = ladder(
             config.dqn.epsilon_base, config.dqn.epsilon_low, config.dqn.epsilon_high, actors
         )
         self.act_rng = generator(config.seed, "actor")
-        self.replay_rng = generator(config.seed, "replay")
         self.frames = 0
         self.cycles = 0
         self.pretrained = 0
@@ -159,25 +157,8 @@ class Trainer:
         self.replay.append(self.step, acted.h, acted.r_in, belief)
         if self.ranking is not None:
             self.ranking.note(self.step, acted)
-            self._rank_new_windows(self.ranking)
+            self.updates.rank(self.ranking)
         return acted.action
-
-    def _rank_new_windows(self, ranking: Ranking) -> None:
-        """Give windows that this row completes their first priorities."""
-        origin = self.replay.new_windows()
-        if len(origin):
-            known = ranking.priorities()
-            if known is None:  # they begin in the warm-up, where no one knew a Q-value
-                self._rank_by_learner(origin)
-            else:
-                self.replay.set_priorities(origin, known[origin[:, 1]])
-
-    def _rank_by_learner(self, origin: np.ndarray) -> None:
-        batch = self.config.replay.batch
-        for at in range(0, len(origin), batch):
-            some = origin[at : at + batch]
-            unroll = self.replay.windows(some[:, 0], some[:, 1], self.config.window)
-            self.replay.set_priorities(some, priorities(self.learner, unroll))
 
     def _act_at_random(self) -> np.ndarray:
         """Warm-up: uniform actions, stored state 0 (row 20)."""
@@ -197,57 +178,22 @@ class Trainer:
         self.learner.bonus.observe(self.actors.z_tm1, a_tm1, is_first)
 
     def _update(self) -> None:
-        """Phi, world model and DQN, each once."""
-        c = self.config
-        if self.learner.encoder is not None:
-            self._add(self._update_encoder())
-        if c.replay.prioritised:
-            unroll, weight = self.replay.sample_prioritised(self.replay_rng, c.replay.batch)
-            self.learner, priority, metrics = learn(self.learner, unroll, self.progress, weight)
-            self.replay.set_priorities(unroll.origin, priority)
-        else:
-            align = (c.replay.align_starts, c.replay.burn_in)
-            unroll = self.replay.sample(self.replay_rng, c.replay.batch, c.window, align)
-            self.learner, _, metrics = learn(self.learner, self._turned(unroll), self.progress)
-        self._add(metrics)
-
-    def _update_encoder(self) -> Metrics:
-        c = self.config.encoder
-        pairs = self.replay.sample_pairs(self.replay_rng, c.batch, c.temporal_shift)
-        offsets = shift_offsets(self.replay_rng, 2 * c.batch, c.spatial_shift)
-        self.learner, metrics = learn_encoder(self.learner, pairs, offsets)
-        return metrics
-
-    def _turned(self, unroll: Unroll) -> Unroll:
-        if self.progress >= self.config.replay.symmetry_share:
-            return unroll
-        return turned(unroll, self.replay_rng.integers(len(GROUP), size=len(unroll.h)))
+        for metrics in self.updates.all(self.progress):
+            self._add(metrics)
 
     def _pretrain(self) -> Iterator[Event]:
-        """Pretraining on warm-up rows (row 24): Phi first, then what predicts in its space."""
-        phi, total = self._pretraining()
+        """On warm-up rows (row 24): Phi, then what predicts in its space, then first priorities."""
+        phi, total = self.updates.pretraining()
         while self.pretrained < total:
-            if self.pretrained < phi:
-                metrics = self._update_encoder()
-            else:
-                metrics = self._pretrain_world_model()
+            first = self.pretrained < phi
+            metrics = self.updates.encoder() if first else self.updates.world_model(self.progress)
             self.pretrained += 1
             told = self.pretrained % 100 == 0 or self.pretrained in (phi, total)
             data = {"iteration": self.pretrained, **devices.floats(metrics)} if told else {}
             yield Event("pretrain" if told else "cycle", self.frames, data)
-
-    def _pretraining(self) -> tuple[int, int]:
-        """Updates of Phi, and of Phi and world model together, before training."""
-        c = self.config
-        phi = c.encoder.pretrain_iterations if self.learner.encoder is not None else 0
-        rest = isinstance(self.learner.bonus, WorldModelBonus) or c.dqn.auxiliary > 0
-        return phi, phi + (c.world_model.pretrain_iterations if rest else 0)
-
-    def _pretrain_world_model(self) -> Metrics:
-        c = self.config.world_model
-        unroll = self.replay.sample(self.replay_rng, c.pretrain_batch, c.pretrain_rows)
-        self.learner, metrics = pretrain(self.learner, self._turned(unroll))
-        return metrics
+        if self.ranking is not None and self.acted == 0:
+            while self.updates.rank(None):
+                yield Event("cycle", self.frames)
 
     def _add(self, metrics: Metrics) -> None:
         for key, value in metrics.items():
@@ -343,21 +289,6 @@ class Trainer:
                 self.coverage.seen[:] = state["coverage"]
         except (KeyError, ValueError, TypeError, AttributeError) as e:
             raise CheckpointError(f"the checkpoint does not fit this config: {e}") from None
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep freed memory: a learner step else asks the kernel for 700 pages anew.
-
-    Changes no result.  Does nothing where the C library is another one.
-    """
-    mmap_threshold, trim_threshold, top_pad = -3, -1, -2
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(mmap_threshold, 1 << 25)
-        mallopt(trim_threshold, 1 << 30)
-        mallopt(top_pad, 1 << 26)
-    except (OSError, AttributeError):
-        pass
 
 
 def train(config: Config) -> Iterator[Event]:

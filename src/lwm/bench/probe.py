@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from lwm import learner, training
+from lwm import learner, updates
 from lwm.training import Trainer
 
 LEAVES = (
@@ -107,7 +107,7 @@ class Probe:
         try:
             for owner, name, stage in _places(trainer):
                 watch(owner, name, stage)
-            put(training, "learn", self.whole("learner", self.timed("online", training.learn)))
+            put(updates, "learn", self.whole("learner", self.timed("online", updates.learn)))
             put(torch.Tensor, "backward", self._backward(torch.Tensor.backward))
             yield self
         finally:
@@ -136,9 +136,9 @@ def _places(trainer: Trainer) -> list[tuple[Any, str, str]]:
         *((trainer.env, name, "env") for name in ("send", "recv", "set_time_limit")),
         *((trainer.replay, name, "sample") for name in ("sample", "sample_prioritised")),
         (trainer.replay, "sample_pairs", "sample"),
-        (trainer, "_turned", "sample"),
-        (training, "shift_offsets", "sample"),
-        (training, "learn_encoder", "encoder"),
+        (trainer.updates, "turned", "sample"),
+        (updates, "shift_offsets", "sample"),
+        (updates, "learn_encoder", "encoder"),
         (learner, "rewarded", "world_model"),
         (trainer.learner.target, "states", "target"),
         (trainer.learner.target.head, "forward", "target"),

@@ -1,0 +1,92 @@
+"""From replay to learner: what each update is made of, and the priorities that come back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lwm.config import Config
+from lwm.devices import Metrics
+from lwm.intrinsic import WorldModelBonus
+from lwm.learner import LearnerState, learn, learn_encoder, pretrain, priorities
+from lwm.ranking import Ranking
+from lwm.replay import Replay
+from lwm.symmetry import GROUP, turned
+from lwm.types import Unroll
+from lwm.vision import shift_offsets
+
+
+class Updates:
+    """Draws rows from replay and trains the learner on them; ``rng`` decides which."""
+
+    def __init__(
+        self, config: Config, learner: LearnerState, replay: Replay, rng: np.random.Generator
+    ) -> None:
+        self.config, self.learner, self.replay, self.rng = config, learner, replay, rng
+
+    def all(self, progress: float) -> list[Metrics]:
+        """Phi, world model and DQN, each once; ``progress``: share of the schedules."""
+        found = [self.encoder()] if self.learner.encoder is not None else []
+        return [*found, self.agent(progress)]
+
+    def encoder(self) -> Metrics:
+        """One update of Phi."""
+        c = self.config.encoder
+        pairs = self.replay.sample_pairs(self.rng, c.batch, c.temporal_shift)
+        offsets = shift_offsets(self.rng, 2 * c.batch, c.spatial_shift)
+        self.learner, metrics = learn_encoder(self.learner, pairs, offsets)
+        return metrics
+
+    def agent(self, progress: float) -> Metrics:
+        """One update of world model and DQN, on the same windows."""
+        c = self.config
+        if c.replay.prioritised:
+            unroll, weight = self.replay.sample_prioritised(self.rng, c.replay.batch)
+            self.learner, priority, metrics = learn(self.learner, unroll, progress, weight)
+            self.replay.set_priorities(unroll.origin, priority)
+        else:
+            align = (c.replay.align_starts, c.replay.burn_in)
+            unroll = self.replay.sample(self.rng, c.replay.batch, c.window, align)
+            self.learner, _, metrics = learn(self.learner, self.turned(unroll, progress), progress)
+        return metrics
+
+    def pretraining(self) -> tuple[int, int]:
+        """Updates of Phi, and of Phi and world model together, before training (row 24)."""
+        c = self.config
+        phi = c.encoder.pretrain_iterations if self.learner.encoder is not None else 0
+        rest = isinstance(self.learner.bonus, WorldModelBonus) or c.dqn.auxiliary > 0
+        return phi, phi + (c.world_model.pretrain_iterations if rest else 0)
+
+    def world_model(self, progress: float) -> Metrics:
+        """One update of the world model alone, on warm-up rows."""
+        c = self.config.world_model
+        unroll = self.replay.sample(self.rng, c.pretrain_batch, c.pretrain_rows)
+        self.learner, metrics = pretrain(self.learner, self.turned(unroll, progress))
+        return metrics
+
+    def turned(self, unroll: Unroll, progress: float) -> Unroll:
+        """The windows in random orientations, as long as the config asks for it."""
+        if progress >= self.config.replay.symmetry_share:
+            return unroll
+        return turned(unroll, self.rng.integers(len(GROUP), size=len(unroll.h)))
+
+    def rank(self, ranking: Ranking | None) -> int:
+        """Give complete windows their first priorities; how many still wait for theirs.
+
+        ``ranking`` knows those of the windows that end with the newest row, if the actors have come
+        that far.  Others begin in the warm-up, where no one knew a Q-value: the learner ranks a
+        batch of them at a time, so that no cycle is held up.
+        """
+        origin = self.replay.new_windows()
+        if not len(origin):
+            return 0
+        known = ranking.priorities() if ranking is not None else None
+        if known is not None:
+            newest = origin[:, 0] == self.replay.count - self.config.window
+            fresh, origin = origin[newest], origin[~newest]
+            if len(fresh):
+                self.replay.set_priorities(fresh, known[fresh[:, 1]])
+        some = origin[: self.config.replay.batch]
+        if len(some):
+            unroll = self.replay.windows(some[:, 0], some[:, 1], self.config.window)
+            self.replay.set_priorities(some, priorities(self.learner, unroll))
+        return len(origin) - len(some)
