@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from lwm import learner as learner_module
 from lwm.actor import ladder
 from lwm.agent import RecurrentDQN, TDInput, choose, td_errors
-from lwm.config import DQNConfig, load_preset
+from lwm.config import load_preset
 from lwm.errors import CheckpointError, RunFailed
 from lwm.learner import LearnerState, learn, pretrain
 from lwm.networks import DuelingHead
+from lwm.sections import DQNConfig
 from lwm.types import Unroll
 
 HALF = DQNConfig(gamma=0.5)

@@ -21,13 +21,13 @@ pytest.importorskip("ale_py", reason="Atari needs the extra lwm[atari]")
 from ale_py import Action, ALEInterface, AtariVectorEnv, roms
 
 from lwm.codec import decode, encode
-from lwm.config import AtariConfig
 from lwm.envs import atari
 from lwm.envs.atari import AtariEnv, games
 from lwm.envs.atari_board import FIRST, LENGTH, NEXT, REWARD, SCORE, TERMINATED, pack, unpack
 from lwm.envs.atari_game import Game, Rules, emulator_seed
 from lwm.envs.atari_picture import SIZE, Camera, area_weights, grey
 from lwm.errors import BadInput, CheckpointError, RunFailed
+from lwm.sections import AtariConfig
 from lwm.types import Step
 
 SIX = ("freeway", "frostbite", "venture", "gravitar", "solaris", "montezuma_revenge")

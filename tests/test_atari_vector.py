@@ -13,10 +13,11 @@ pytest.importorskip("ale_py", reason="Atari needs the extra lwm[atari]")
 
 from lwm import files, runs, session
 from lwm.cli import main
-from lwm.config import AtariConfig, load_preset
+from lwm.config import load_preset
 from lwm.envs.atari import AtariEnv
 from lwm.envs.atari_vector import AleVectorEnv
 from lwm.errors import BadInput, CheckpointError
+from lwm.sections import AtariConfig
 from lwm.training import Trainer
 from lwm.types import Step
 

@@ -17,7 +17,6 @@ from lwm.config import (
     AGENTS,
     PRESETS,
     Config,
-    DQNConfig,
     difference,
     fields,
     from_dict,
@@ -27,6 +26,7 @@ from lwm.config import (
     to_dict,
 )
 from lwm.errors import BadInput
+from lwm.sections import DQNConfig
 
 SOURCE = Path(lwm.__file__).parent
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lwm.config import EncoderConfig
 from lwm.encoder import COLLAPSED_RANK, COLLAPSED_UPDATES, Encoder, EncoderLearner
+from lwm.sections import EncoderConfig
 from lwm.vision import FEATURES, ConvTrunk, random_shift, shift_offsets
 from lwm.whitening import w_mse
 

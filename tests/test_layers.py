@@ -20,6 +20,7 @@ LAYERS = {
     "lwm.kernels": 0,
     "lwm.registration": 0,
     "lwm.settings": 1,
+    "lwm.sections": 1,
     "lwm.presets": 1,
     "lwm.config": 1,
     "lwm.streams": 1,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lwm.config import DQNConfig
 from lwm.networks import GRU, DuelingHead, one_hot
 from lwm.returns import lambda_targets, n_step_targets, rescale, unrescale
+from lwm.sections import DQNConfig
 from lwm.vision import FEATURES, SIDE, ConvTrunk
 
 

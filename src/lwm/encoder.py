@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lwm import devices
-from lwm.config import EncoderConfig
 from lwm.devices import Metrics
+from lwm.sections import EncoderConfig
 from lwm.vision import FEATURES, SIDE, ConvTrunk, random_shift
 from lwm.whitening import WMSEOutput, w_mse
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lwm.config import WorldModelConfig
 from lwm.networks import GRU, FeedForward, one_hot
+from lwm.sections import WorldModelConfig
 
 
 class WorldModel(nn.Module):

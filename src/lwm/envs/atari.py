@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lwm.config import AtariConfig
 from lwm.envs.atari_board import (
     FIRST,
     LENGTH,
@@ -36,6 +35,7 @@ from lwm.envs.atari_board import (
 from lwm.envs.atari_picture import SIZE
 from lwm.envs.atari_pool import Pool, Refused
 from lwm.errors import BadInput, CheckpointError
+from lwm.sections import AtariConfig
 from lwm.settings import hint
 from lwm.types import Step
 

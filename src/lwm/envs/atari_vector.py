@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lwm.config import AtariConfig
 from lwm.envs.atari import check_actions, rom_of
 from lwm.envs.atari_board import GO, NEW_GAME, NEW_LIFE
 from lwm.envs.atari_picture import SIZE
 from lwm.errors import CheckpointError
+from lwm.sections import AtariConfig
 from lwm.types import Step
 
 NAME = "ale-vector"
