@@ -781,7 +781,7 @@ def test_the_first_row_after_the_warm_up_has_a_sane_bonus(played: Played) -> Non
         )
     error = (prediction - learner.embed(step.obs)).square().mean(-1).numpy()
     moments = learner.bonus.moments
-    r_in = np.clip((error - moments.mean) / moments.std, -10, 10) * ~step.is_first
+    r_in = np.clip((error - float(moments.mean)) / float(moments.std), -10, 10) * ~step.is_first
     close(played.acted[0].r_in, r_in)
     # Of the size of the bonuses that follow; with an embedding of zero it would be another one.
     usual = np.abs(np.stack([acted.r_in for acted in played.acted[1:]])).max()
@@ -1004,7 +1004,7 @@ def test_a_recorded_episode_is_a_whole_game(agent: str, tmp_path: Path) -> None:
             assert (fields["r_in"] == 0).all()
         else:
             error = np.square(fields["prediction"] - fields["z"]).mean(-1)
-            paid = (error - bonus.moments.mean) / bonus.moments.std
+            paid = (error - float(bonus.moments.mean)) / float(bonus.moments.std)
             close(fields["r_in"], np.clip(paid, -10, 10) * ~begins)
     finally:
         trainer.close()
