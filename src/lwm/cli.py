@@ -90,12 +90,14 @@ def _parser() -> argparse.ArgumentParser:
     p.set_defaults(call=_evaluate)
 
     p = commands.add_parser("reproduce", help="a table or figure of the paper, ours beside it")
-    p.add_argument("id", nargs="?", help="table1, atari or limits")
+    p.add_argument("id", nargs="?", help="table1, atari, figure3 or limits")
     p.add_argument("--list", action="store_true", help="what there is")
     p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="runs whose id has WORD")
     p.add_argument("--seeds", type=_count, help="at most N seeds of each row")
     p.add_argument("--jobs", type=_count, help="runs at once (default: one a core)")
     p.add_argument("--show", action="store_true", help="print from the rows there are; run nothing")
+    p.add_argument("--scale", help="figure3: share of the paper's data and updates (default: 1)")
+    p.add_argument("--trajectory", type=Path, metavar="FILE", help="figure3: what to draw instead")
     p.set_defaults(call=_reproduce)
 
     p = commands.add_parser("bench", help="speed by stage, as ratios within one run")
@@ -270,7 +272,11 @@ def _reproduce(args: argparse.Namespace) -> int:
         print(experiments.listing())
         return 0
     experiment = experiments.find(args.id)
-    return int(experiment.main(args.only, args.seeds, args.jobs, args.show) or 0)
+    extra = {"scale": args.scale, "trajectory": args.trajectory}
+    given = {name: value for name, value in extra.items() if value is not None}
+    if foreign := given.keys() - set(getattr(experiment, "OPTIONS", ())):
+        raise BadInput(f"{args.id} takes no --{min(foreign)}")
+    return int(experiment.main(args.only, args.seeds, args.jobs, args.show, **given) or 0)
 
 
 def _bench(args: argparse.Namespace) -> int:

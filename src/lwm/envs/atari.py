@@ -63,7 +63,7 @@ def _roms() -> dict[str, Path]:
     }
 
 
-def _rom(game: str) -> str:
+def rom(game: str) -> str:
     """Path of a game's file; ``BadInput`` for a name that is not there."""
     found = _roms()
     if game not in found:
@@ -113,7 +113,7 @@ class AtariEnv:
         self._with_ram = ram
         self._limit = config.time_limit
         self._ready = False  # a row was received, no actions are under way
-        job = {"rom": _rom(config.game), "rules": rules}
+        job = {"rom": rom(config.game), "rules": rules}
         self._pool = Pool(job, np.asarray(seeds, np.int64), workers, patience)
         self._board = self._pool.board
         self.action_names: tuple[str, ...] = tuple(self._pool.greeting)

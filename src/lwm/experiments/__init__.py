@@ -10,6 +10,7 @@ from lwm.errors import BadInput
 IDS = {
     "table1": "labyrinth scores: agents, presets, the supplementary's ablations, switches",
     "atari": "Freeway and Montezuma at a laptop's scale: lwm against dqn, scores and coverage",
+    "figure3": "representations of Montezuma's Revenge: the paper's picture, and numbers for it",
     "limits": "what the labyrinth allows: random walk, blind walk, Bayes-optimal, full map",
 }
 

@@ -1,0 +1,296 @@
+"""Figure 3: what four representations make of a random agent's frames, drawn and measured."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lwm.errors import BadInput, RunFailed, one_line, reason
+from lwm.experiments import rows, runner
+from lwm.experiments import trajectory as scripts
+from lwm.experiments.table1 import interval
+from lwm.files import write_bytes_atomic
+from lwm.machine import machine_facts
+
+PATH = rows.RESULTS / "figure3.csv"
+COLUMNS = ("representation", "metric", "value", "scale", "seed", "commit")
+OBSERVATIONS = 400_000
+LEAST = 2048
+"""Observations at the smallest scales: sequences and pairs must fit."""
+SEEDS = 3
+REPRESENTATIONS = {"rf": "RF", "idf": "IDF", "cpc": "CPC|Action", "wmse": "W-MSE"}
+METRICS = {
+    "rank_correlation": "rank correlation with time, lags 1–64",
+    "rank_correlation_random": "… random episodes",
+    "rank_correlation_scripted": "… scripted episodes",
+    "probe_x": "linear probe of x, R²",
+    "probe_y": "linear probe of y, R²",
+    "probe_room": "linear probe of the room, accuracy",
+    "predictability": "predictability in one step, R²",
+    "predictability_random": "… random episodes",
+    "predictability_scripted": "… scripted episodes",
+    "effective_rank": "effective rank, of 32",
+    "action_accuracy": "accuracy of the inverse model (chance 6 %)",
+}
+PICTURE, PAGE = Path("docs/figure3.png"), Path("docs/figure3.md")
+OPTIONS = ("scale", "trajectory")
+"""Options of ``lwm reproduce`` that this experiment takes beside those that all take."""
+
+_ORDER = ("wmse", "idf", "cpc", "rf")  # long parts first: two processes end together
+_MARKS = ("<!-- figure3: written by `lwm reproduce figure3` -->", "<!-- figure3 end -->")
+
+
+def status() -> str:
+    """Which scales have rows."""
+    have = {(r["scale"], r["representation"], r["seed"]) for r in _read() if _is_raw(r)}
+    scales = sorted({scale for scale, _, _ in have}, key=float)
+    counts = [f"{sum(s == scale for s, _, _ in have)} of 12 at scale {scale}" for scale in scales]
+    return "parts: " + (", ".join(counts) or "none")
+
+
+def main(
+    only: list[str],
+    seeds: int | None,
+    jobs: int | None,
+    show: bool,
+    scale: str | None = None,
+    trajectory: Path | None = None,
+) -> int:
+    """Run the parts that are missing (unless ``show``), then print the table and draw."""
+    size = parse_scale("1" if scale is None else scale)
+    parts = _chosen(only, seeds)
+    played = scripts.replay(scripts.read(trajectory or scripts.COMMITTED))
+    directory = folder(size)
+    if not show:
+        _run_missing(directory, size, parts, jobs)
+    table = markdown(f"{size:g}")
+    print(table)
+    drawn = directory / f"{trajectory.stem if trajectory else 'figure3'}.png"
+    if draw(directory, played, drawn):
+        print(f"picture: {drawn}")
+    if trajectory is None and f"{size:g}" == _largest_scale():
+        _put_in_page(f"{size:g}", drawn)
+    return 0
+
+
+def parse_scale(text: str) -> float:
+    """A share of the paper's observations and updates: in (0, 1]."""
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = math.nan
+    if not 0 < scale <= 1:
+        raise BadInput(f"--scale {text!r} is not a number above 0 and at most 1")
+    return scale
+
+
+def folder(scale: float) -> Path:
+    """Where data, weights and the picture of a scale are kept."""
+    return Path("runs") / "figure3" / f"scale-{scale:g}"
+
+
+def weights_file(directory: Path, representation: str, seed: int) -> Path:
+    """Where a part's Φ is kept."""
+    return directory / f"{representation}-seed{seed}.safetensors"
+
+
+def _chosen(only: list[str], seeds: int | None) -> list[tuple[str, int]]:
+    """The (representation, seed) asked for, in the order in which they are run."""
+    every = [(name, seed) for seed in range(min(seeds or SEEDS, SEEDS)) for name in _ORDER]
+    chosen = [(n, s) for n, s in every if all(w in f"figure3/{n}/seed{s}" for w in only)]
+    if not chosen:
+        raise BadInput(f"no part of figure3 has {' and '.join(only)} in its id")
+    return chosen
+
+
+def _run_missing(
+    directory: Path, scale: float, parts: list[tuple[str, int]], jobs: int | None
+) -> None:
+    """Run the parts that have no rows; those of seed 0 also if their weights are gone, as the
+    picture needs them."""
+    from lwm.experiments import figure3_data
+
+    have = {(r["representation"], int(r["seed"])) for r in _read() if float(r["scale"]) == scale}
+    todo = [
+        (name, seed)
+        for name, seed in parts
+        if (name, seed) not in have
+        or (seed == 0 and not weights_file(directory, name, seed).exists())
+    ]
+    if not todo:
+        return
+    data = directory / "data"
+    observations = max(round(OBSERVATIONS * scale), LEAST)
+    if not data.exists():
+        print(f"collecting {observations:,} observations", flush=True)
+    figure3_data.prepare(data, observations)
+    failed: list[str] = []
+    context = get_context("spawn")  # torch's threads do not survive a fork
+    with ProcessPoolExecutor(min(jobs or runner.cores(), len(todo)), context) as pool:
+        waiting = {
+            pool.submit(run_part, directory, name, scale, seed, os.getpid()): (name, seed)
+            for name, seed in todo
+        }
+        for future in as_completed(waiting):
+            name, seed = waiting[future]
+            failed += _finish(future, name, seed, scale, (name, seed) in have)
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(todo)} parts failed, e.g. {failed[0]}")
+
+
+def _finish(
+    future: Future[list[dict[str, Any]]], name: str, seed: int, scale: float, known: bool
+) -> list[str]:
+    """Write the rows of a part that ended; its name and fault if it failed."""
+    try:
+        found = future.result()
+    except Exception as error:
+        print(f"failed   figure3/{name}/seed{seed}: {one_line(str(error))}", flush=True)
+        return [f"figure3/{name}/seed{seed}: {error}"]
+    if not known:
+        rows.append_all(PATH, COLUMNS, [{**row, "scale": f"{scale:g}"} for row in found])
+    values = {row["metric"]: row["value"] for row in found if row["representation"] == name}
+    told = ", ".join(f"{m} {values[m]:.3f}" for m in ("rank_correlation", "predictability"))
+    print(f"finished figure3/{name}/seed{seed}: {told}", flush=True)
+    return []
+
+
+def run_part(
+    directory: Path, representation: str, scale: float, seed: int, parent: int
+) -> list[dict[str, Any]]:
+    """In a process of its own: train, keep the weights, measure; -> rows without their scale."""
+    import safetensors.torch
+    import torch
+
+    from lwm.experiments import figure3_parts
+
+    def check() -> None:
+        if os.getppid() != parent:  # nobody is left to take the result
+            sys.exit(1)
+
+    torch.set_num_threads(1)
+    encoder, numbers = figure3_parts.run(directory / "data", representation, scale, seed, check)
+    state = {name: value.contiguous() for name, value in encoder.state_dict().items()}
+    file = weights_file(directory, representation, seed)
+    write_bytes_atomic(file, safetensors.torch.save(state))
+    commit = machine_facts()["commit"]
+    return [
+        {
+            "representation": representation + "-whitened" * number.whitened,
+            "metric": number.metric,
+            "value": number.value,
+            "seed": seed,
+            "commit": commit,
+        }
+        for number in numbers
+    ]
+
+
+def _read() -> list[dict[str, str]]:
+    return rows.read(PATH, COLUMNS)
+
+
+def _is_raw(row: dict[str, str]) -> bool:
+    return row["representation"] in REPRESENTATIONS
+
+
+def _largest_scale() -> str | None:
+    """The largest scale of which every representation has a row."""
+    found: dict[str, set[str]] = {}
+    for row in filter(_is_raw, _read()):
+        found.setdefault(row["scale"], set()).add(row["representation"])
+    whole = [scale for scale, names in found.items() if len(names) == len(REPRESENTATIONS)]
+    return max(whole, key=float, default=None)
+
+
+def markdown(scale: str) -> str:
+    """The table of one scale from the rows: mean over seeds, and 95 % interval."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in _read():
+        if float(row["scale"]) == float(scale) and row["value"]:
+            key = (row["representation"], row["metric"])
+            found.setdefault(key, []).append(float(row["value"]))
+    lines = ["| metric | " + " | ".join(REPRESENTATIONS.values()) + " |", "|---|" + "---|" * 4]
+    for suffix, title in (("", ""), ("-whitened", ", whitened")):
+        for metric, meaning in METRICS.items():
+            cells = [_cell(found.get((name + suffix, metric))) for name in REPRESENTATIONS]
+            # A metric that nothing has is shown once: that it could not be measured is a result.
+            if any(cell != "–" for cell in cells) or (metric == "probe_room" and not suffix):
+                lines.append(f"| {meaning}{title} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(values: list[float] | None) -> str:
+    if not values:
+        return "–"
+    array = np.array(values)
+    return f"{array.mean():.3f}" + (f" {interval(array)}" if len(array) > 1 else "")
+
+
+def draw(directory: Path, played: scripts.Replayed, out: Path) -> bool:
+    """The paper's figure from the Φ of seed 0; False, and no picture, if one is missing."""
+    files = {name: weights_file(directory, name, 0) for name in REPRESENTATIONS}
+    if not all(file.exists() for file in files.values()):
+        return False
+    from lwm.experiments import figure3_data
+    from lwm.plots.latent import latent_figure
+
+    panels = {
+        REPRESENTATIONS[name]: _flat(_embedded(file, played.obs)) for name, file in files.items()
+    }
+    screen = scripts.screenshot(figure3_data.GAME)
+    latent_figure(screen, scripts.pixels(played.place), panels, out)
+    return True
+
+
+def _embedded(file: Path, obs: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """[T, 84, 84] -> z [T, D] by the Φ in a file."""
+    import safetensors.torch
+
+    from lwm.encoder import Encoder
+    from lwm.experiments import figure3_parts
+
+    encoder = Encoder(figure3_parts.CONFIG.embedding)
+    try:
+        encoder.load_state_dict(safetensors.torch.load(file.read_bytes()))
+    except (OSError, RuntimeError, safetensors.SafetensorError):
+        raise BadInput(f"{file} is damaged: remove it and run again") from None
+    return figure3_parts.embed(encoder, obs).numpy()
+
+
+def _flat(z: NDArray[np.float32]) -> NDArray[np.float64]:
+    """[T, D] -> [T, 2] by t-SNE; needs the extra ``figures``."""
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError:
+        raise BadInput("t-SNE needs the extra: pip install 'lwm[figures]'") from None
+    perplexity = min(15.0, (len(z) - 1) / 3)
+    model = TSNE(2, perplexity=perplexity, init="pca", method="exact", random_state=0)
+    return np.asarray(model.fit_transform(z / max(float(z.std()), 1e-12)), np.float64)
+
+
+def _put_in_page(scale: str, drawn: Path) -> None:
+    """Put table and picture where the documents show them, if this is a source tree."""
+    if not PAGE.exists():
+        return
+    begin, end = _MARKS
+    try:
+        text = PAGE.read_text(encoding="utf-8")
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if found and closed:
+            body = f"\nScale {scale}, mean over seeds [95 % interval].\n\n{markdown(scale)}\n\n"
+            write_bytes_atomic(PAGE, f"{head}{begin}\n{body}{end}{tail}".encode())
+        if drawn.exists():
+            shutil.copyfile(drawn, PICTURE)
+    except OSError as error:
+        raise RunFailed(f"cannot write {PAGE}: {reason(error)}") from error
