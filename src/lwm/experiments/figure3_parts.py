@@ -154,7 +154,7 @@ def measure(encoder: Encoder, rows: Rows, episodes: list[Episode], seed: int) ->
     whitening, too, is that of the training data.
     """
     kept = slice(0, max(_PROBE_ROWS // rows.is_first.shape[1], 2))
-    part = Rows(*(array[kept] for array in rows))
+    part = Rows(rows.obs[kept], rows.a_tm1[kept], rows.is_first[kept], rows.place[kept])
     z = embed(encoder, part.obs)
     held = [embed(encoder, e.obs) for e in episodes]
     mean, matrix = probes.whitening_of(z.flatten(0, 1))

@@ -37,14 +37,18 @@ def latent_figure(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 6.2), layout="constrained", facecolor="white")
-    grid = figure.add_gridspec(2, 3, width_ratios=(1.12, 1, 1))
+    figure = Figure(figsize=(12, 5.6), layout="constrained", facecolor="white")
+    grid = figure.add_gridspec(2, 3, width_ratios=(1.5, 1, 1))
     axes = figure.add_subplot(grid[:, 0])
     # Pixels of the console are about twice as wide as high; below row 188 the screen is empty.
     axes.imshow(screen[:188], aspect=0.62, interpolation="nearest")
     axes.plot(*path.T, color="white", lw=1.1, alpha=0.9, zorder=2)
-    _trace(axes, path, size=13)
-    _frame(axes, "the trajectory, to the key")
+    dots = _trace(axes, path, size=16)
+    _frame(axes, "Trajectory")
+    bar = figure.colorbar(dots, ax=axes, location="bottom", shrink=0.7, aspect=40, pad=0.02)
+    bar.set_label("agent step", fontsize=9, color=GREY)
+    bar.ax.tick_params(labelsize=8, colors=GREY)
+    bar.outline.set_visible(False)
     for place, (name, points) in zip(
         (grid[0, 1], grid[0, 2], grid[1, 1], grid[1, 2]), panels.items(), strict=True
     ):
@@ -58,10 +62,10 @@ def latent_figure(
     write(out, data)
 
 
-def _trace(axes: Any, points: NDArray[np.float64], size: float) -> None:
-    """The moments [T, 2] coloured by time, and the numbered ones."""
+def _trace(axes: Any, points: NDArray[np.float64], size: float) -> Any:
+    """The moments [T, 2] coloured by time, and the numbered ones; -> the dots, for a scale."""
     time = np.arange(len(points))
-    axes.scatter(*points.T, c=time, cmap="viridis", s=size, lw=0.35, edgecolor=INK, zorder=3)
+    dots = axes.scatter(*points.T, c=time, cmap="viridis", s=size, lw=0.35, edgecolor=INK, zorder=3)
     marks = numbered(len(points))
     ring = {"s": 165, "c": "white", "edgecolor": INK, "lw": 1.1, "zorder": 4}
     axes.scatter(*points[marks].T, **ring)
@@ -70,6 +74,7 @@ def _trace(axes: Any, points: NDArray[np.float64], size: float) -> None:
             str(number), points[row], ha="center", va="center_baseline", fontsize=9,
             fontweight="bold", color=INK, zorder=5,
         )  # fmt: skip
+    return dots
 
 
 def _frame(axes: Any, title: str) -> None:
