@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lwm import cli
 from lwm.errors import BadInput, RunFailed
-from lwm.experiments import figure3, figure3_data, figure3_parts, rows
+from lwm.experiments import figure3, figure3_data, figure3_parts, figure3_picture, rows
 from lwm.experiments import trajectory as scripts
 
 GOOD: dict[str, Any] = {
@@ -213,7 +213,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(figure3, "ProcessPoolExecutor", lambda n, _: ThreadPoolExecutor(1))
     monkeypatch.setattr(figure3, "run_part", _fake_part)
-    monkeypatch.setattr(figure3, "draw", lambda directory, played, out: False)
+    monkeypatch.setattr(figure3, "check_extras", lambda: None)
+    monkeypatch.setattr(figure3_picture, "draw", lambda files, _, out: out.write_bytes(b"picture"))
     monkeypatch.setattr(figure3_data, "prepare", lambda directory, observations: None)
     monkeypatch.setattr(scripts, "replay", lambda script: None)
 
@@ -263,11 +264,17 @@ def test_the_page_shows_the_largest_whole_scale() -> None:
     figure3.main([], 1, 1, False, scale="0.2")
     shown = figure3.PAGE.read_text()
     assert shown.startswith("before\n") and shown.endswith("after\n") and "old" not in shown
-    assert "Scale 0.2" in shown
+    assert "Scale 0.2" in shown and figure3.PICTURE.read_bytes() == b"picture"
     figure3.main([], 1, 1, False, scale="0.1")
     assert figure3.PAGE.read_text() == shown
     figure3.main(["wmse"], 1, 1, False, scale="0.4")  # not all four
     assert figure3.PAGE.read_text() == shown
+
+
+def test_a_missing_extra_is_told_before_anything_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure3, "find_spec", lambda name: None if name == "sklearn" else name)
+    with pytest.raises(BadInput, match=r"pip install 'lwm\[figures\]'"):
+        figure3.main([], None, None, False)
 
 
 def _screen() -> NDArray[np.uint8]:
@@ -289,5 +296,15 @@ def test_the_picture_is_drawn_with_the_same_numbers_everywhere(tmp_path: Path) -
 def test_t_sne_gives_the_same_plane_twice() -> None:
     pytest.importorskip("sklearn", reason="t-SNE needs the extra 'figures'")
     z = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
-    flat = figure3._flat(z)
-    assert flat.shape == (12, 2) and np.array_equal(flat, figure3._flat(z))
+    flat = figure3_picture.flat(z)
+    assert flat.shape == (12, 2) and np.array_equal(flat, figure3_picture.flat(z))
+
+
+def test_damaged_weights_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "wmse-seed0.safetensors"
+    file.write_bytes(b"\x00" * 20)
+    played = scripts.Replayed(
+        np.zeros((2, 84, 84), np.uint8), np.ones((2, 3), int), np.zeros(1, int)
+    )
+    with pytest.raises(BadInput, match="is damaged"):
+        figure3_picture.draw({"W-MSE": file}, played, tmp_path / "out.png")

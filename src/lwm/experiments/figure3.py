@@ -7,12 +7,12 @@ import os
 import shutil
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lwm.errors import BadInput, RunFailed, one_line, reason
 from lwm.experiments import rows, runner
@@ -68,14 +68,19 @@ def main(
     """Run the parts that are missing (unless ``show``), then print the table and draw."""
     size = parse_scale("1" if scale is None else scale)
     parts = _chosen(only, seeds)
-    played = scripts.replay(scripts.read(trajectory or scripts.COMMITTED))
+    script = scripts.read(trajectory or scripts.COMMITTED)
     directory = folder(size)
-    if not show:
-        _run_missing(directory, size, parts, jobs)
-    table = markdown(f"{size:g}")
-    print(table)
     drawn = directory / f"{trajectory.stem if trajectory else 'figure3'}.png"
-    if draw(directory, played, drawn):
+    if not show:
+        check_extras()
+        scripts.replay(script)  # one that does not fit is refused before hours of training
+        _run_missing(directory, size, parts, jobs)
+    print(markdown(f"{size:g}"))
+    if _drawable(directory):
+        from lwm.experiments import figure3_picture
+
+        files = {t: weights_file(directory, name, 0) for name, t in REPRESENTATIONS.items()}
+        figure3_picture.draw(files, scripts.replay(script), drawn)
         print(f"picture: {drawn}")
     if trajectory is None and f"{size:g}" == _largest_scale():
         _put_in_page(f"{size:g}", drawn)
@@ -91,6 +96,13 @@ def parse_scale(text: str) -> float:
     if not 0 < scale <= 1:
         raise BadInput(f"--scale {text!r} is not a number above 0 and at most 1")
     return scale
+
+
+def check_extras() -> None:
+    """``BadInput`` if the picture could not be drawn in the end."""
+    for module, extra in (("ale_py", "atari"), ("matplotlib", "viz"), ("sklearn", "figures")):
+        if find_spec(module) is None:
+            raise BadInput(f"figure3 needs the extra: pip install 'lwm[{extra}]'")
 
 
 def folder(scale: float) -> Path:
@@ -236,46 +248,9 @@ def _cell(values: list[float] | None) -> str:
     return f"{array.mean():.3f}" + (f" {interval(array)}" if len(array) > 1 else "")
 
 
-def draw(directory: Path, played: scripts.Replayed, out: Path) -> bool:
-    """The paper's figure from the Φ of seed 0; False, and no picture, if one is missing."""
-    files = {name: weights_file(directory, name, 0) for name in REPRESENTATIONS}
-    if not all(file.exists() for file in files.values()):
-        return False
-    from lwm.experiments import figure3_data
-    from lwm.plots.latent import latent_figure
-
-    panels = {
-        REPRESENTATIONS[name]: _flat(_embedded(file, played.obs)) for name, file in files.items()
-    }
-    screen = scripts.screenshot(figure3_data.GAME)
-    latent_figure(screen, scripts.pixels(played.place), panels, out)
-    return True
-
-
-def _embedded(file: Path, obs: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """[T, 84, 84] -> z [T, D] by the Φ in a file."""
-    import safetensors.torch
-
-    from lwm.encoder import Encoder
-    from lwm.experiments import figure3_parts
-
-    encoder = Encoder(figure3_parts.CONFIG.embedding)
-    try:
-        encoder.load_state_dict(safetensors.torch.load(file.read_bytes()))
-    except (OSError, RuntimeError, safetensors.SafetensorError):
-        raise BadInput(f"{file} is damaged: remove it and run again") from None
-    return figure3_parts.embed(encoder, obs).numpy()
-
-
-def _flat(z: NDArray[np.float32]) -> NDArray[np.float64]:
-    """[T, D] -> [T, 2] by t-SNE; needs the extra ``figures``."""
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError:
-        raise BadInput("t-SNE needs the extra: pip install 'lwm[figures]'") from None
-    perplexity = min(15.0, (len(z) - 1) / 3)
-    model = TSNE(2, perplexity=perplexity, init="pca", method="exact", random_state=0)
-    return np.asarray(model.fit_transform(z / max(float(z.std()), 1e-12)), np.float64)
+def _drawable(directory: Path) -> bool:
+    """Whether the Φ of seed 0 are all there."""
+    return all(weights_file(directory, name, 0).exists() for name in REPRESENTATIONS)
 
 
 def _put_in_page(scale: str, drawn: Path) -> None:

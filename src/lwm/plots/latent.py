@@ -40,8 +40,8 @@ def latent_figure(
     figure = Figure(figsize=(12, 5.6), layout="constrained", facecolor="white")
     grid = figure.add_gridspec(2, 3, width_ratios=(1.5, 1, 1))
     axes = figure.add_subplot(grid[:, 0])
-    # Pixels of the console are about twice as wide as high; below row 188 the screen is empty.
-    axes.imshow(screen[:188], aspect=0.62, interpolation="nearest")
+    # A pixel of the console is wider than high; below row 188 the screen is empty.
+    axes.imshow(screen[:188], aspect=0.72, interpolation="nearest")
     axes.plot(*path.T, color="white", lw=1.1, alpha=0.9, zorder=2)
     dots = _trace(axes, path, size=16)
     _frame(axes, "Trajectory")
