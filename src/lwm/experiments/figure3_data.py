@@ -22,7 +22,7 @@ GAME = "montezuma_revenge"
 ACTIONS = 18
 """Of the game: chance recognises one action in so many, 6 %."""
 ENVS = 8
-RANDOM_GAMES, RANDOM_EPISODES = 96, 32
+RANDOM_GAMES, RANDOM_EPISODES = 128, 32
 """Held-out games, and how many of their first lives are kept at most: those long enough."""
 SCRIPTED_EPISODES = 16
 MAX_ROWS = 400
