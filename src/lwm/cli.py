@@ -110,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--seeds", type=_count, help="at most N seeds of each row")
     p.add_argument("--jobs", type=_count, help="runs at once (default: one a core)")
     p.add_argument("--show", action="store_true", help="print from the rows there are; run nothing")
+    p.add_argument("--trajectory", type=Path, metavar="FILE", help="figure3: what to draw instead")
     p.set_defaults(call=_reproduce)
 
     p = commands.add_parser("report", help="one HTML page of all results, and of runs given")
@@ -328,7 +329,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     experiment = experiments.find(args.id)
     from lwm.experiments.options import Options
 
-    flags = ("only", "seeds", "jobs", "show", "scale", "runs", "out")
+    flags = ("only", "seeds", "jobs", "show", "scale", "runs", "out", "trajectory")
     return int(experiment.main(Options(**{flag: getattr(args, flag) for flag in flags})) or 0)
 
 

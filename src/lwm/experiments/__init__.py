@@ -44,6 +44,11 @@ REGISTRY = {
     ),
     "figure1": Entry("how Φ is trained, on real pairs of Montezuma frames", "seconds", _SECONDS),
     "figure2": Entry("W-MSE in five panels and as an animation", "seconds", _SECONDS),
+    "figure3": Entry(
+        "representations of Montezuma's Revenge: the paper's picture, and numbers for it",
+        "about 35 minutes of two cores at scale 0.1",
+        "about an hour at scale 1 (estimate)",
+    ),
     "figure4": Entry("the labyrinth: map, and what is seen of it", "seconds", _SECONDS),
     "figure5": Entry(
         "training dynamics on Atari, from run directories",

@@ -26,6 +26,8 @@ class Options:
     """Run directories to read."""
     out: Path = Path("docs")
     """Where pictures go."""
+    trajectory: Path | None = None
+    """A script of actions to draw instead of the committed one."""
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale <= 1:
@@ -35,8 +37,8 @@ class Options:
 
     def allow(self, name: str, *flags: str) -> None:
         """Refuse every flag that was given and is not among ``flags``."""
-        given = [f for f in ("only", "seeds", "jobs", "show", "scale", "runs") if getattr(self, f)]
-        for flag in given:
+        every = ("only", "seeds", "jobs", "show", "scale", "runs", "trajectory")
+        for flag in (f for f in every if getattr(self, f)):
             if flag not in flags:
                 takes = " and ".join(f"--{f}" for f in flags) or "no option"
                 raise BadInput(f"{name} does not take --{flag}: it takes {takes}")

@@ -37,12 +37,17 @@ def read(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
 
 def append(path: Path, columns: tuple[str, ...], row: Mapping[str, Any]) -> None:
     """Add one row, whole or not at all."""
+    append_all(path, columns, [row])
+
+
+def append_all(path: Path, columns: tuple[str, ...], found: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows that belong together: all of them or none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             size = os.fstat(file.fileno()).st_size
-            data = _text(columns, [row], header=size == 0)
+            data = _text(columns, found, header=size == 0)
             try:
                 if file.write(data) != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
