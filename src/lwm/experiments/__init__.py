@@ -34,7 +34,7 @@ REGISTRY = {
     ),
     "atari": Entry(
         "Freeway and Montezuma at a laptop's scale: lwm against dqn, scores and coverage",
-        "hours a run (lwm plan atari)",
+        "25 to 40 minutes a run on one core",
         "7.5 hours a run at scale 1 (paper, T4)",
     ),
     "limits": Entry(
