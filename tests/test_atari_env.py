@@ -376,6 +376,26 @@ def test_workers_change_nothing_and_rows_are_the_callers_own() -> None:
         assert same(kept[0], one.reset())  # however often
 
 
+def test_games_that_rest_stand_still_and_the_others_do_not_notice() -> None:
+    whole, some = make(envs=3, workers=2, ram=True), make(envs=3, workers=2, ram=True)
+    first = whole.reset(), some.reset()
+    assert same(*first)
+    *_, before = play(whole, 4)
+    *_, kept = play(some, 4)
+    frozen = some.ram[1].copy()
+    some.rest(np.array([1]))
+    for going, resting in zip(play(whole, 40, 1), play(some, 40, 1), strict=True):
+        for a, b in zip(going, resting, strict=True):
+            np.testing.assert_array_equal(a[[0, 2]], b[[0, 2]])
+        np.testing.assert_array_equal(resting.obs[1], kept.obs[1])
+        np.testing.assert_array_equal(some.ram[1], frozen)
+    assert not np.array_equal(going.obs[1], before.obs[1])
+    assert same(some.reset(), first[0])  # all play again
+    assert same(list(play(some, 4))[-1], kept)
+    whole.close()
+    some.close()
+
+
 def test_a_time_limit_holds_for_games_sent_off_later() -> None:
     with make("freeway", envs=1, time_limit=3) as env:
         env.reset()

@@ -43,6 +43,10 @@ class Scripted:
         self.seeds = seeds
         self.n = self.num_envs = len(seeds)
         self.taken = 0
+        self.resting: list[int] = []
+
+    def rest(self, lanes: NDArray[np.int64]) -> None:
+        self.resting += lanes.tolist()
 
     def close(self) -> None:
         self.closed = True
@@ -95,6 +99,7 @@ def test_first_episodes_only(agent: str, monkeypatch: pytest.MonkeyPatch) -> Non
     (env,) = made
     assert env.closed
     assert env.taken == 9  # not a step more than the longest first episode
+    assert env.resting == list(range(8))  # each when its episode is over, but for the last
     np.testing.assert_array_equal(env.seeds, environment_seeds("test", 9))
     evaluate(c, learner(c), 3, "validation")
     np.testing.assert_array_equal(made[1].seeds, environment_seeds("validation", 3))

@@ -128,6 +128,7 @@ def _play(
             if len(playing) == 0:
                 return Scores(returns, lengths, solved)
             # Only the environments still in their first episode are worth computing for.
+            env.rest(done)
             keep = devices.put(~over, state.h.device)
             state = type(state)(*(v[keep] for v in state))
 

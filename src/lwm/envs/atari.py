@@ -155,6 +155,7 @@ class AtariEnv:
         self._ready = False
         self._board.limit[0] = self._limit
         self._board.actions[:] = 0
+        self._board.resting[:] = 0
         self._pool.order(RESET)
         return self.recv()
 
@@ -163,6 +164,11 @@ class AtariEnv:
         if steps < 1:
             raise ValueError(f"a time limit is at least 1 step, not {steps}")
         self._limit = int(steps)
+
+    def rest(self, lanes: NDArray[np.int64]) -> None:
+        """Play these games no further, until ``reset``: their rows stay as they are."""
+        self._check_ready()
+        self._board.resting[lanes] = 1
 
     def send(self, actions: NDArray[np.int64]) -> None:
         """Start a step: [B] indices of actions; those of environments about to reset are ignored.

@@ -35,8 +35,8 @@ class Board:
     """The shared memory as arrays; B environments, W workers.
 
     ``rows`` [B, COLUMNS], ``obs`` [B, 84, 84], ``ram`` [B, 128]: the latest row, written by the
-    workers; ``actions`` [B] indices and ``limit`` [1], written by the parent; ``progress`` [W]
-    counts what a worker has finished.
+    workers; ``actions`` [B] indices, ``limit`` [1] and ``resting`` [B], 1 where a game is not to be
+    played on, written by the parent; ``progress`` [W] counts what a worker has finished.
     """
 
     def __init__(self, memory: mmap.mmap | None, envs: int, workers: int) -> None:
@@ -45,6 +45,7 @@ class Board:
             ("actions", np.int64, (envs,)),
             ("limit", np.int64, (1,)),
             ("progress", np.int64, (workers,)),
+            ("resting", np.int64, (envs,)),
             ("obs", np.uint8, (envs, SIZE, SIZE)),
             ("ram", np.uint8, (envs, RAM)),
         ]
@@ -61,6 +62,7 @@ class Board:
             self.actions: NDArray[np.int64] = arrays["actions"]
             self.limit: NDArray[np.int64] = arrays["limit"]
             self.progress: NDArray[np.int64] = arrays["progress"]
+            self.resting: NDArray[np.int64] = arrays["resting"]
             self.obs: NDArray[np.uint8] = arrays["obs"]
             self.ram: NDArray[np.uint8] = arrays["ram"]
 

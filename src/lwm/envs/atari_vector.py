@@ -100,6 +100,9 @@ class AleVectorEnv:
             raise ValueError(f"a time limit is at least 1 step, not {steps}")
         self._limit = int(steps)
 
+    def rest(self, lanes: NDArray[np.int64]) -> None:
+        """No game can rest here: all are played on, and nobody looks."""
+
     def send(self, actions: NDArray[np.int64]) -> None:
         """Start a step: [B] indices of actions; those of games about to begin are ignored."""
         chosen = check_actions(actions, self.num_envs, self.num_actions, self.game)

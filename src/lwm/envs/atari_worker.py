@@ -74,12 +74,14 @@ class Worker:
     def _step(self) -> None:
         board, limit = self._board, int(self._board.limit[0])
         actions = board.actions[self._first : self._first + len(self._games)].tolist()
-        for i, game in enumerate(self._games, self._first):
-            board.rows[i] = game.advance(actions[i - self._first], limit)
-            game.ale.getRAM(board.ram[i])
+        resting = board.resting[self._first : self._first + len(self._games)].tolist()
+        played = [(i, game) for i, game in enumerate(self._games) if not resting[i]]
+        for i, game in played:
+            board.rows[self._first + i] = game.advance(actions[i], limit)
+            game.ale.getRAM(board.ram[self._first + i])
             self._finished_one()
-        for i, game in enumerate(self._games, self._first):
-            game.show(board.obs[i])
+        for i, game in played:
+            game.show(board.obs[self._first + i])
 
     def _finished_one(self) -> None:
         self._board.progress[self._number] += 1

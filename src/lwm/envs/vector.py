@@ -42,6 +42,9 @@ class Env(Protocol):
     def set_time_limit(self, steps: int) -> None:
         """Truncate episodes that begin from now on after so many steps."""
 
+    def rest(self, lanes: NDArray[np.int64]) -> None:
+        """Nobody will look at the rows of environments ``lanes`` any more: save their work."""
+
     def get_state(self) -> dict[str, Any]:
         """Everything that the following rows depend on, between ``recv`` and ``send``."""
 
@@ -86,6 +89,9 @@ class RowEnv:
     def set_time_limit(self, steps: int) -> None:
         """Truncate episodes that begin from now on after so many steps."""
         self.env.time_limit = steps
+
+    def rest(self, lanes: NDArray[np.int64]) -> None:
+        """All labyrinths step together: there is nothing to save."""
 
     def send(self, actions: NDArray[np.int64]) -> None:
         """Start a step: [B] actions; those of environments about to reset are ignored."""
