@@ -25,6 +25,7 @@ from lwm.errors import CheckpointError, LwmError, RunFailed
 from lwm.replay import Replay
 from lwm.saving import RowBlocks, Stops
 from lwm.types import Step
+from processes import in_child
 
 ENVS, RING, HIDDEN = 3, 37, 4
 CONFIG, MACHINE = {"seed": 0}, {"threads": 1}
@@ -479,17 +480,6 @@ def play_until_killed(path: Path, end: int, call: int) -> None:
             patch.setattr(files, name, around(getattr(files, name)))
         patch.setattr(Path, "unlink", around(Path.unlink))
         play(path, end, lambda text: os._exit(3))  # no checkpoint may be damaged
-
-
-def in_child(function: Callable[[], None]) -> int:
-    child = os.fork()
-    if child == 0:
-        try:
-            function()
-            os._exit(0)
-        finally:
-            os._exit(1)  # or the child would go on as a second test session
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_kills_at_random_points_leave_no_trace(tmp_path: Path) -> None:

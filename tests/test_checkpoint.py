@@ -26,6 +26,7 @@ from hypothesis.extra import numpy as hnp
 
 from lwm import checkpoint, codec, files
 from lwm.errors import CheckpointError, LwmError, RunFailed, one_line
+from processes import in_child
 
 NAMES = [checkpoint.ARRAYS, checkpoint.STATE, checkpoint.MANIFEST]
 SEAMS = [(files, "write"), (files, "fsync"), (files, "rename")]
@@ -514,18 +515,6 @@ def newest(folder: Path) -> dict[str, Any]:
     found = checkpoint.latest(folder)
     assert found is not None
     return found[1]
-
-
-def in_child(function: Callable[[], None]) -> int:
-    """Exit code of a forked process that calls ``function``: 0 if it returns, 1 if it raises."""
-    child = os.fork()
-    if child == 0:
-        try:
-            function()
-            os._exit(0)
-        finally:
-            os._exit(1)  # or the child would go on as a second test session
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def fail(number: int) -> None:

@@ -22,6 +22,7 @@ import pytest
 
 from lwm import __version__, checkpoint, files, runs
 from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, RunInUse
+from processes import in_child
 
 CONFIG = {"seed": 3, "env": {"id": "lwm/Labyrinth-v0"}}
 MACHINE = {"python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.0", "threads": 1}
@@ -49,18 +50,6 @@ def refusal(kind: type[LwmError], call: Callable[..., Any], *arguments: Any) -> 
 
 def fail(number: int) -> None:
     raise OSError(number, os.strerror(number))
-
-
-def in_child(function: Callable[[], None]) -> int:
-    """Exit code of a forked process that calls ``function``: 0 if it returns, 1 if it raises."""
-    child = os.fork()
-    if child == 0:
-        try:
-            function()
-            os._exit(0)
-        finally:
-            os._exit(1)  # or the child would go on as a second test session
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -589,3 +578,15 @@ def test_nothing_here_loads_torch() -> None:
         "print('torch' in sys.modules)"
     )
     assert done.stdout == "False\n", done.stderr
+
+
+def test_what_stands_between_marks_is_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before <a>old</a> after </a>", encoding="utf-8")
+    assert files.replace_between(page, "<a>", "</a>", "new")
+    assert page.read_text(encoding="utf-8") == "before <a>new</a> after </a>"
+    for begin, end in (("<b>", "</a>"), ("<a>", "</b>")):
+        assert not files.replace_between(page, begin, end, "other")
+    assert not files.replace_between(tmp_path / "none.md", "<a>", "</a>", "new")
+    assert page.read_text(encoding="utf-8") == "before <a>new</a> after </a>"
+    assert list(tmp_path.iterdir()) == [page]

@@ -68,6 +68,20 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def replace_between(path: Path, begin: str, end: str, text: str) -> bool:
+    """Replace what stands between two marks in the file ``path``; False if it or they are not
+    there."""
+    try:
+        page = path.read_text(encoding="utf-8")
+    except OSError:
+        return False
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if found and closed:
+        write_bytes_atomic(path, f"{before}{begin}{text}{end}{after}".encode())
+    return bool(found and closed)
+
+
 def write_bytes_atomic(path: Path, data: bytes) -> None:
     """Replace the file ``path`` by ``data``, durably: readers see the old or the new."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")

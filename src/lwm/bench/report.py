@@ -9,7 +9,7 @@ from typing import Any
 from lwm.bench.common import COLUMNS, explained
 from lwm.bench.probe import LEAVES
 from lwm.errors import RunFailed, reason
-from lwm.files import write_bytes_atomic, write_json_atomic
+from lwm.files import replace_between, write_json_atomic
 
 OUT = Path("results") / "bench.json"
 DOCS = Path("docs") / "speed.md"
@@ -67,7 +67,7 @@ def write(out: Path, rows: list[Row]) -> None:
         kept = [row for row in read(out) if (row["workload"], row["cores"]) not in names]
         write_json_atomic(out, [*kept, *rows])
         if out == OUT:
-            _put_in_docs(markdown([*kept, *rows]))
+            replace_between(DOCS, BEGIN, END, markdown([*kept, *rows]) + "\n")
     except OSError as error:
         raise RunFailed(f"cannot write {out}: {reason(error)}") from error
 
@@ -102,15 +102,3 @@ def markdown(rows: list[Row]) -> str:
         ]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
-
-
-def _put_in_docs(text: str) -> None:
-    """Replace the generated part of docs/speed.md, where there is one."""
-    try:
-        page = DOCS.read_text(encoding="utf-8")
-    except OSError:
-        return
-    before, found, rest = page.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if found and closed:
-        write_bytes_atomic(DOCS, f"{before}{BEGIN}{text}\n{END}{after}".encode())

@@ -18,7 +18,7 @@ from lwm.experiments import rows, runner
 from lwm.experiments import trajectory as scripts
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
-from lwm.files import write_bytes_atomic
+from lwm.files import replace_between, write_bytes_atomic
 from lwm.machine import machine_facts
 
 PATH = rows.RESULTS / "figure3.csv"
@@ -239,17 +239,9 @@ def _drawable(directory: Path) -> bool:
 
 def _put_in_page(scale: str, drawn: Path) -> None:
     """Put table and picture where the documents show them, if this is a source tree."""
-    if not PAGE.exists():
-        return
-    begin, end = _MARKS
-    try:
-        text = PAGE.read_text(encoding="utf-8")
-        head, found, rest = text.partition(begin)
-        _, closed, tail = rest.partition(end)
-        if found and closed:
-            body = f"\nScale {scale}, mean over seeds [95 % interval].\n\n{markdown(scale)}\n\n"
-            write_bytes_atomic(PAGE, f"{head}{begin}\n{body}{end}{tail}".encode())
-        if drawn.exists():
+    body = f"\n\nScale {scale}, mean over seeds [95 % interval].\n\n{markdown(scale)}\n\n"
+    if replace_between(PAGE, *_MARKS, body) and drawn.exists():
+        try:
             shutil.copyfile(drawn, PICTURE)
-    except OSError as error:
-        raise RunFailed(f"cannot write {PAGE}: {reason(error)}") from error
+        except OSError as error:
+            raise RunFailed(f"cannot write {PICTURE}: {reason(error)}") from error

@@ -13,7 +13,7 @@ from lwm.config import Config, load_preset
 from lwm.errors import RunFailed
 from lwm.experiments import campaign, limits, rows, runner
 from lwm.experiments.options import PAPER_LABYRINTH_FRAMES, Options
-from lwm.files import write_bytes_atomic
+from lwm.files import replace_between
 from lwm.statistics import half_width
 
 PATH = rows.RESULTS / "table1.csv"
@@ -227,16 +227,8 @@ def _number(value: float | None) -> str:
 
 def _put_in_readme(table: str) -> None:
     """Replace the generated part of README.md, where there is one."""
-    path = rows.RESULTS.parent / "README.md"
     begin, end = "<!-- table1: written by `lwm reproduce table1` -->\n", "<!-- /table1 -->"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if found and closed:
-        write_bytes_atomic(path, f"{before}{begin}{table}\n{end}{after}".encode())
+    replace_between(rows.RESULTS.parent / "README.md", begin, end, table + "\n")
 
 
 def _plot() -> None:
