@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from lwm import __version__, files, runs, session
-from lwm.cli import describe, main, run_name
+from lwm.cli import main
+from lwm.commands import describe, run_name
 from lwm.config import Config, fields, load_preset
 from lwm.episodes import read_episode
 

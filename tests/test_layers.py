@@ -67,6 +67,7 @@ LAYERS = {
     "lwm.bench": 9,
     "lwm.quickstart": 9,
     "lwm.cli": 9,
+    "lwm.commands": 9,
     "lwm.__main__": 9,
     "lwm": 9,  # the package's own __init__: the front door, which only looks up names on demand
 }

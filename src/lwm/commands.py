@@ -1,0 +1,221 @@
+"""What each command does: call, print.  Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from lwm.config import WORKLOADS, Config, difference, fields, get, load_preset, source
+from lwm.errors import BadInput
+
+STUDIES = {
+    "growth": ("seconds", "frames", "out"),
+    "startup": (),
+    "instructions": ("out",),
+    "check": ("seconds", "out"),
+}
+"""What ``lwm bench`` measures beside the workloads, and the flags that mean something there."""
+
+
+def _chosen(args: argparse.Namespace) -> Config:
+    overrides: dict[str, Any] = {}
+    for flag, key in {
+        "size": "env.size",
+        "game": "atari.game",
+        "frames": "loop.total_frames",
+        "agent": "agent",
+        "seed": "seed",
+    }.items():
+        value = getattr(args, flag, None)
+        if value is not None:
+            overrides[key] = value
+    for setting in args.settings:
+        key, sep, value = setting.partition("=")
+        if not sep:
+            raise BadInput(f"{setting!r} is not of the form key=value")
+        if key == "preset":
+            raise BadInput(f"choose a preset with --preset {value}: it sets other values too")
+        if key == "workload":
+            raise BadInput(f"name the workload first: lwm train {value} ...")
+        overrides[key] = value
+    foreign = [k for k in overrides if k.partition(".")[0] in _OTHERS[args.workload]]
+    if foreign:
+        raise BadInput(f"{foreign[0]} means nothing for {args.workload}")
+    return load_preset(args.preset or "paper", overrides, args.workload)
+
+
+_OTHERS = {"labyrinth": ("atari", "encoder"), "atari": ("env",)}
+"""Sections of the config that a workload does not read."""
+
+
+def run_name(config: Config) -> str:
+    """``labyrinth-4x4-lwm-paper-seed0``, with what else differs from the preset behind it."""
+    game = {"atari.game": config.atari.game} if config.workload == "atari" else {}
+    base = load_preset(config.preset, game, config.workload)
+    shown = {"env.size", "agent", "seed", "preset"}
+    changed = [
+        f"{key}={new}" for key, (_, new) in difference(config, base).items() if key not in shown
+    ]
+    size = config.env.size
+    world = config.atari.game if config.workload == "atari" else f"{size}x{size}"
+    name = f"{config.workload}-{world}-{config.agent}-{config.preset}-seed{config.seed}"
+    return "-".join([name, *changed])
+
+
+def train(args: argparse.Namespace) -> int:
+    """``lwm train``."""
+    if args.resume is not None:
+        flags = (args.size, args.game, args.frames, args.out, args.agent, args.preset, args.seed)
+        if args.workload or args.settings or any(flag is not None for flag in flags):
+            raise BadInput("--resume takes the config of the run; give no other settings")
+        from lwm import session
+
+        writer, trainer = session.reopen(args.resume)
+    else:
+        if args.workload not in WORKLOADS:
+            if args.workload and "=" in args.workload:
+                raise BadInput(
+                    f"name the workload before settings: lwm train labyrinth {args.workload}"
+                )
+            got = f"unknown workload {args.workload!r}" if args.workload else "no workload"
+            raise BadInput(f"{got}; choose from {' and '.join(WORKLOADS)}")
+        config = _chosen(args)
+        from lwm import session
+
+        writer, trainer = session.start(config, args.out or Path("runs") / run_name(config))
+        if config.workload == "atari" and not args.quiet:
+            from lwm import plan
+
+            print(plan.describe(config), flush=True)
+    result = _drive(writer, trainer, args.quiet)
+    print(describe(result))
+    if trainer.config.replay.compress:
+        from lwm.saving import disk_use
+
+        print(disk_use(writer, trainer))
+    print(f"run: {writer.path}")
+    return 0
+
+
+def _drive(writer: Any, trainer: Any, quiet: bool) -> dict[str, Any]:
+    """Run with the consumers a person wants."""
+    from lwm import session
+    from lwm.progress import ProgressBar, tensorboard
+
+    bar = None if quiet else ProgressBar(trainer.config.loop.total_frames, trainer.frames)
+    board = tensorboard(writer.path, trainer.frames)
+    consumers = tuple(c for c in (bar, board) if c is not None)
+    try:
+        return session.run(writer, trainer, consumers)
+    finally:
+        for consumer in consumers:
+            consumer.close()
+
+
+def describe(result: dict[str, Any]) -> str:
+    """A result in one line."""
+    if "solved" not in result:
+        found = f"; {result['positions']:,} positions" if "positions" in result else ""
+        return (
+            f"score {result['score']:.1f} [{result['low']:.1f}, {result['high']:.1f}], median "
+            f"{result['median']:.1f} over {result['episodes']:,} games at {result['frames']:,} "
+            f"agent steps{found}"
+        )
+    median, first = result["median_solved"], min(128, result["episodes"])
+    tail = "" if median is None else f", median of solved {median:.0f}"
+    return (
+        f"score {result['score']:.2f} [{result['low']:.2f}, {result['high']:.2f}] over "
+        f"{result['episodes']:,} episodes at {result['frames']:,} frames; "
+        f"first {first}: {result['score128']:.2f}; solved {result['solved']:.2%}{tail}"
+    )
+
+
+def plan(args: argparse.Namespace) -> int:
+    """``lwm plan``."""
+    from lwm import plan
+
+    print(plan.describe(_chosen(args)))
+    return 0
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """``lwm evaluate``."""
+    from lwm import runs, session
+
+    trained = session.load(args.run, args.device)
+    result = session.score(trained, args.episodes)
+    print(describe(result))
+    runs.write_evaluation(args.run, result)
+    if args.record:
+        from lwm.recording import record
+
+        paths = record(trained, args.run / "episodes", args.record)
+        print(f"recorded {len(paths)} episodes in {args.run / 'episodes'}")
+    return 0
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    """``lwm reproduce``."""
+    from lwm import experiments
+
+    if args.id is None and args.only:
+        raise BadInput("name the experiment first: lwm reproduce table1 --only ...")
+    if args.list or args.id is None:
+        print(experiments.listing())
+        return 0
+    experiment = experiments.find(args.id)
+    from lwm.experiments.options import Options
+
+    flags = ("only", "seeds", "jobs", "show", "scale", "runs", "out", "trajectory")
+    return int(experiment.main(Options(**{flag: getattr(args, flag) for flag in flags})) or 0)
+
+
+def report(args: argparse.Namespace) -> int:
+    """``lwm report``."""
+    from lwm import report
+
+    print(report.write_report(args.runs, args.out))
+    return 0
+
+
+def bench(args: argparse.Namespace) -> int:
+    """``lwm bench``."""
+    from importlib import import_module
+
+    meant = STUDIES.get(args.what, ("cores", "seconds", "out"))
+    given = {
+        flag: getattr(args, flag)
+        for flag in ("cores", "seconds", "frames", "out")
+        if getattr(args, flag) is not None
+    }
+    foreign = [flag for flag in given if flag not in meant]
+    if foreign:
+        raise BadInput(f"--{foreign[0]} means nothing for lwm bench {args.what}")
+    print(import_module(f"lwm.bench.{args.what}").run(**given))
+    return 0
+
+
+def quickstart(args: argparse.Namespace) -> int:
+    """``lwm quickstart``."""
+    from lwm import quickstart
+
+    print(quickstart.quickstart(args.out, _drive))
+    return 0
+
+
+def config(args: argparse.Namespace) -> int:
+    """``lwm config``."""
+    if args.workload not in WORKLOADS:
+        raise BadInput(f"unknown workload {args.workload!r}; choose from {' and '.join(WORKLOADS)}")
+    config = _chosen(args)
+    base = load_preset("paper", workload=args.workload)
+    for key, f in fields(config):
+        if key.partition(".")[0] in _OTHERS[args.workload]:
+            continue
+        value, usual = get(config, key), get(base, key)
+        mark = "*" if value != usual else " "
+        where = source(key, args.workload)
+        print(f"{mark} {key}={value}  {f.metadata['doc']}" + (f"  [{where}]" if where else ""))
+    print("* differs from preset paper")
+    return 0
