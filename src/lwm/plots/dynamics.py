@@ -61,6 +61,10 @@ def bands(groups: Mapping[tuple[str, str, str], tuple[Band, int]], out: Path) ->
             axes.fill_between(band.frames, band.low, band.high, color=colour, alpha=0.22, lw=0)
             axes.plot(band.frames, band.mean, color=colour, lw=1.5, label=label)
         _finish(axes, game.replace("_", " "))
+        # From zero: a score that never left it is a flat line at the bottom, not a zoom into it.
+        highest = max(float(groups[key][0].high.max()) for key in drawn)
+        lowest = min(float(groups[key][0].low.min()) for key in drawn)
+        axes.set_ylim(min(0.0, 1.08 * lowest), max(1.0, 1.08 * highest))
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=110)
     write(out, data)
