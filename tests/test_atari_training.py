@@ -36,6 +36,7 @@ from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator
 from lwm.training import Trainer
 from lwm.types import Event, Step, Unroll
+from trees import same
 
 pytest.importorskip("ale_py", reason="playing Atari games needs the extra: pip install ale-py")
 
@@ -76,21 +77,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole") / "run"
     assert main(flags(path)) == 0
     return path
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equal trees, arrays bit for bit."""
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, np.ndarray):
-        return (
-            isinstance(b, np.ndarray)
-            and (a.dtype, a.shape) == (b.dtype, b.shape)
-            and a.tobytes() == b.tobytes()
-        )
-    return type(a) is type(b) and a == b
 
 
 def assert_same_run(path: Path, other: Path) -> None:

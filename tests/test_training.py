@@ -26,6 +26,7 @@ from lwm.config import Config, load_preset, to_dict
 from lwm.errors import CheckpointError, RunFailed, RunInUse
 from lwm.training import Trainer
 from lwm.types import Event
+from trees import same
 
 
 def config(**overrides: Any) -> Config:
@@ -40,21 +41,6 @@ def config(**overrides: Any) -> Config:
         "evaluation.episodes": 8,
     }
     return load_preset("debug", small | keys)
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equal trees, arrays bit for bit."""
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, np.ndarray):
-        return (
-            isinstance(b, np.ndarray)
-            and (a.dtype, a.shape) == (b.dtype, b.shape)
-            and a.tobytes() == b.tobytes()
-        )
-    return type(a) is type(b) and a == b
 
 
 def finish(trainer: Trainer) -> tuple[list[Event], dict[str, Any]]:
