@@ -206,7 +206,7 @@ REFUSED = [
     ("env", {"size": 3}, "unknown setting 'env'"),
     ("", 1, "unknown setting ''"),
     ("agent", "lvm", "did you mean 'lwm'?"),
-    ("agent", "zzzz", "choose from random, dqn, lwm, lwm-ff, mbie-eb"),
+    ("agent", "zzzz", "choose from random, dqn, lwm, lwm-ff, lwm-rf, mbie-eb, rnd, icm"),
     ("agent", 3, "agent=3"),
     ("preset", "offical", "did you mean 'official'?"),
     ("workload", "doom", "workload='doom' is not one of 'labyrinth', 'atari'"),

@@ -17,6 +17,7 @@ from lwm.sections import (
     EncoderConfig,
     EnvConfig,
     EvaluationConfig,
+    GymConfig,
     IntrinsicConfig,
     LoopConfig,
     ReplayConfig,
@@ -49,7 +50,7 @@ __all__ = [
     "to_dict",
 ]
 
-AGENTS = ("random", "dqn", "lwm", "lwm-ff", "mbie-eb")
+AGENTS = ("random", "dqn", "lwm", "lwm-ff", "lwm-rf", "mbie-eb", "rnd", "icm")
 WORKLOADS = tuple(PRESETS)
 
 
@@ -57,7 +58,7 @@ WORKLOADS = tuple(PRESETS)
 class Config:
     """A whole run."""
 
-    workload: Literal["labyrinth", "atari"] = setting("labyrinth", "kind of environment")
+    workload: Literal["labyrinth", "atari", "gym"] = setting("labyrinth", "kind of environment")
     preset: str = setting("paper", "the preset that the other values started from")
     agent: str = setting("lwm", "one of " + ", ".join(AGENTS))
     seed: int = setting(0, "drives every random stream of the run", 0, 2**28 - 1)
@@ -70,6 +71,7 @@ class Config:
     )
     env: EnvConfig = field(default_factory=EnvConfig)
     atari: AtariConfig = field(default_factory=AtariConfig)
+    gym: GymConfig = field(default_factory=GymConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     dqn: DQNConfig = field(default_factory=DQNConfig)
@@ -143,6 +145,8 @@ def check(config: Config) -> None:
     check_ranges(config)
     if config.agent not in AGENTS:
         raise BadInput(f"unknown agent {config.agent!r}{hint(config.agent, AGENTS)}")
+    if config.agent in ("lwm-rf", "rnd", "icm") and config.workload != "gym":
+        raise BadInput(f"agent {config.agent!r} is for workload gym, not {config.workload}")
     known = PRESETS[config.workload]
     if config.preset not in known:
         raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, known)}")

@@ -1,4 +1,4 @@
-"""Φ: images to embeddings, trained with W-MSE on frames that are close in time (Sec. 3.1, 3.2)."""
+"""Φ: observations to embeddings, trained with W-MSE on what is close in time (Sec. 3.1, 3.2)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from lwm import devices
 from lwm.devices import Metrics
 from lwm.sections import EncoderConfig
-from lwm.vision import FEATURES, SIDE, ConvTrunk, random_shift
+from lwm.vision import ConvTrunk, Trunk
 from lwm.whitening import WMSEOutput, w_mse
 
-Frames = Tensor | NDArray[np.uint8]
+Frames = Tensor | NDArray[Any]
 
 COLLAPSED_RANK = 2.0
 """The representation is taken for collapsed if its effective rank stays below this (and below half
@@ -28,15 +28,21 @@ _CHUNK = 256
 
 
 class Encoder(nn.Module):
-    """Φ: the convolutions, then a linear projection (row 32: the outputs are linear)."""
+    """Φ: a trunk, then a linear projection (row 32: the outputs are linear)."""
 
-    def __init__(self, embedding: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        embedding: int,
+        dtype: torch.dtype = torch.float32,
+        trunk: Trunk | None = None,
+    ) -> None:
+        """``trunk`` None: the paper's convolutions, computed in ``dtype``."""
         super().__init__()
-        self.trunk = ConvTrunk(dtype)
-        self.projection = nn.Linear(FEATURES, embedding)
+        self.trunk = ConvTrunk(dtype) if trunk is None else trunk
+        self.projection = nn.Linear(self.trunk.width, embedding)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """[B, 84, 84] uint8 -> z [B, D] float32."""
+        """Observations [B, ...] as the trunk takes them -> z [B, D] float32."""
         features = self.trunk(frames)
         # Row 17: whatever the convolutions compute in, z is float32 and never autocast.
         with torch.autocast(features.device.type, enabled=False):
@@ -66,23 +72,25 @@ class EncoderLearner:
 
     @torch.no_grad()  # not inference mode: the world model is trained on these z
     def embed(self, obs: Frames) -> Tensor:
-        """[..., 84, 84] uint8 -> z [..., D] float32, without gradient."""
+        """Observations [..., *shape] -> z [..., D] float32, without gradient."""
         frames = self._put(obs)
-        flat = frames.reshape(-1, SIDE, SIDE)
+        ahead = frames.ndim - self.encoder.trunk.axes
+        flat = frames.reshape(-1, *frames.shape[ahead:])
         z = torch.cat([self.encoder(part) for part in flat.split(_CHUNK)])
-        return z.view(*frames.shape[:-2], z.shape[-1])
+        return z.view(*frames.shape[:ahead], z.shape[-1])
 
     def _put(self, frames: Frames) -> Tensor:
         return devices.put(frames, self.device) if isinstance(frames, np.ndarray) else frames
 
     def learn(self, pairs_x: Frames, pairs_y: Frames, offsets: Tensor) -> Metrics:
-        """One update on N pairs [N, 84, 84] uint8; -> metrics.
+        """One update on N pairs of observations [N, ...]; -> metrics.
 
         ``offsets`` [2N, 2] int64 shift the frames, those of ``pairs_x`` first.  If the covariance
         cannot be factored or a gradient is not finite, nothing changes but the counts.
         """
         frames = torch.cat([self._put(pairs_x), self._put(pairs_y)])
-        out = w_mse(self.encoder(random_shift(frames, offsets.to(self.device), self.wrap)))
+        seen = self.encoder.trunk.varied(frames, offsets.to(self.device), self.wrap)
+        out = w_mse(self.encoder(seen))
         stepped = self._step(out.loss)
         self._count(out, stepped)
         metrics: Metrics = {

@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lwm import devices
 from lwm.config import Config
@@ -97,6 +97,10 @@ class NoBonus:
     def learn(self, window: Window, burn_in: int) -> tuple[Tensor, Metrics]:
         """-> bonus [T, B], metrics."""
         return self.recompute(window), {}
+
+    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        """Networks and optimisers that a checkpoint saves, by name."""
+        return {}
 
     def state_tree(self) -> dict[str, Any]:
         """Values for a checkpoint."""
@@ -257,6 +261,10 @@ class WorldModelBonus:
     def _bonus(self, error: Tensor) -> Tensor:
         return self.config.beta * self.moments.normalise(error, self.config.clip)
 
+    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        """Networks and optimisers that a checkpoint saves, by name."""
+        return {"world_model": self.model, "world_model_optimiser": self.optimiser}
+
     def state_tree(self) -> dict[str, Any]:
         """Moments; the model and its optimiser are the learner's to save."""
         m = self.moments
@@ -278,6 +286,6 @@ def build_bonus(
         return NoBonus(device)
     if config.bonus == "mbie-eb":
         return CountBonus(embedding, num_actions, config.intrinsic.beta, device)
-    recurrent = config.bonus == "lwm"
+    recurrent = config.bonus != "lwm-ff"
     model = WorldModel(embedding, num_actions, config.world_model, recurrent)
     return WorldModelBonus(model.to(device), config)

@@ -17,7 +17,8 @@ from lwm.config import Config
 from lwm.devices import Metrics
 from lwm.encoder import Encoder, EncoderLearner
 from lwm.errors import CheckpointError, RunFailed
-from lwm.intrinsic import Window, WorldModelBonus, build_bonus
+from lwm.intrinsic import Window, build_bonus
+from lwm.networks import load_optimiser, optimiser_tree
 from lwm.returns import sequence_priority
 from lwm.streams import torch_seeded
 from lwm.types import Pairs, Unroll
@@ -79,10 +80,7 @@ class LearnerState:
         }
         if self.average is not None:
             parts["average"] = self.average
-        if isinstance(self.bonus, WorldModelBonus):
-            parts["world_model"] = self.bonus.model
-            parts["world_model_optimiser"] = self.bonus.optimiser
-        return parts
+        return {**parts, **self.bonus.parts()}
 
     def state_tree(self) -> Tree:
         """Everything as a tree of NumPy arrays and plain values."""
@@ -93,7 +91,7 @@ class LearnerState:
             tree[name] = (
                 {k: devices.fetch(v) for k, v in part.state_dict().items()}
                 if isinstance(part, nn.Module)
-                else _optimiser_tree(part)
+                else optimiser_tree(part)
             )
         return tree
 
@@ -104,7 +102,7 @@ class LearnerState:
                 if isinstance(part, nn.Module):
                     part.load_state_dict({k: torch.from_numpy(v) for k, v in tree[name].items()})
                 else:
-                    _load_optimiser(part, tree[name])
+                    load_optimiser(part, tree[name])
             self.bonus.load_tree(tree["bonus"])
             if self.encoder is not None:
                 self.encoder.load_tree(tree["encoder"])
@@ -272,17 +270,3 @@ def _between(progress: float, start: float, stop: float) -> float:
 def _move_towards(slow: nn.Module, fast: nn.Module, rate: float) -> None:
     """slow <- slow + rate (fast - slow), parameter by parameter."""
     torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), rate)
-
-
-def _optimiser_tree(optimiser: torch.optim.Optimizer) -> Tree:
-    """Adam's moments by parameter number (absent before the first step)."""
-    state = optimiser.state_dict()["state"]
-    return {str(i): {k: devices.fetch(v) for k, v in s.items()} for i, s in state.items()}
-
-
-def _load_optimiser(optimiser: torch.optim.Optimizer, tree: Tree) -> None:
-    groups = optimiser.state_dict()["param_groups"]
-    state = {
-        int(i): {k: torch.from_numpy(np.array(v)) for k, v in s.items()} for i, s in tree.items()
-    }
-    optimiser.load_state_dict({"state": state, "param_groups": groups})

@@ -63,6 +63,22 @@ class AtariConfig:
 
 
 @dataclass(frozen=True)
+class GymConfig:
+    """Any Gymnasium environment with discrete actions."""
+
+    env: str = setting("", "id as gymnasium.make takes it; module:ID imports the module first")
+    vectorization: Literal["auto", "sync", "async", "vector_entry_point"] = setting(
+        "auto", "how gymnasium.make_vec runs the environments; auto: its own choice, else sync"
+    )
+    time_limit: int = setting(
+        0, "agent steps until truncation; 0: as the environment is registered", 0, 10**9
+    )
+    pixel_unit: float = setting(
+        128.0, "pixels enter the networks as x / unit - 1; row 22", 1e-6, 1e6
+    )
+
+
+@dataclass(frozen=True)
 class LoopConfig:
     """Algorithm 1: how acting and learning interleave."""
 
@@ -167,6 +183,7 @@ class EncoderConfig:
     """Phi: the encoder of image observations, trained with W-MSE on temporal neighbours."""
 
     embedding: int = setting(32, "output dimensions", 1, 10**4, "Phi training")
+    width: int = setting(128, "each layer of the MLP that takes vectors", 1, 10**5)
     learning_rate: float = setting(5e-4, "Adam", 0, 1, "Phi training")
     adam_epsilon: float = setting(1e-8, "Adam; row 31", 0, 1)
     pretrain_iterations: int = setting(
