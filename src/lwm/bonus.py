@@ -28,7 +28,7 @@ from lwm.novelty import KINDS, Novelty, fitted
 from lwm.pairs import draw_pairs
 from lwm.senses import sense_of
 from lwm.settings import hint, to_dict
-from lwm.streams import generator, generator_state, restore_generator
+from lwm.streams import generator, generator_state, restore_generator, torch_seeded
 from lwm.vision import shift_offsets
 
 _NAME = "bonus"
@@ -77,8 +77,9 @@ class Bonus:
         self.sense = sense_of(observation_space)
         given = {"seed": seed, "device": device, "agent": kind, **(overrides or {})}
         self.config = fitted(load_preset(preset, given, "gym"), self.sense)
-        self._novelty = Novelty(self.config, self.sense, int(action_space.n))
-        self._device = self._novelty.device
+        self._device = devices.pick(self.config.device)
+        with torch_seeded(seed, "init"):
+            self._novelty = Novelty(self.config, self.sense, int(action_space.n), self._device)
         self._belief = self._novelty.bonus.initial(num_envs)
         self._z = torch.zeros(num_envs, self._novelty.size, device=self._device)
         self._rng = generator(seed, "bonus")

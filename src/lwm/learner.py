@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lwm import devices
-from lwm.actor import embed_bits
 from lwm.agent import RecurrentDQN, TDInput, td_errors
 from lwm.config import Config
 from lwm.devices import Metrics
-from lwm.encoder import Encoder, EncoderLearner
+from lwm.encoder import EncoderLearner
 from lwm.errors import CheckpointError, RunFailed
-from lwm.intrinsic import Window, build_bonus
-from lwm.networks import load_optimiser, optimiser_tree
+from lwm.intrinsic import Window
+from lwm.novelty import AnyBonus, Novelty, load_parts, parts_tree
 from lwm.returns import sequence_priority
+from lwm.senses import Sense, bits_of, grey_frames
 from lwm.streams import torch_seeded
 from lwm.types import Pairs, Unroll
 from lwm.vision import working_dtype
@@ -30,23 +30,25 @@ Tree = dict[str, Any]
 class LearnerState:
     """Networks, optimisers and moments: all that learning changes."""
 
-    def __init__(self, config: Config, embedding: int, num_actions: int) -> None:
-        """``embedding``: bits of an observation; where observations are images, Phi decides."""
+    def __init__(
+        self, config: Config, inputs: int, num_actions: int, sense: Sense | None = None
+    ) -> None:
+        """``inputs``: numbers in an observation; ``sense``: how they are seen (None: as bits, or
+        as frames where the config says so)."""
         self.config = config
         self.device = devices.pick(config.device)
-        images = working_dtype(config.precision, self.device) if config.sees_images else None
-        self.embedding = embedding
-        self.encoder: EncoderLearner | None = None
-        if images is not None:
-            self.embedding = config.encoder.embedding if config.bonus.startswith("lwm") else 0
+        if sense is None:
+            sense = grey_frames() if config.sees_images else bits_of(inputs)
         with torch_seeded(config.seed, "init"):
             # Drawn on the CPU, so that a seed's first weights are the same on every device.
-            dqn = RecurrentDQN(self.embedding, num_actions, config.dqn, images)
+            trunk = None
+            if sense.kind == "image":
+                dtype = working_dtype(config.precision, self.device)
+                trunk = sense.trunk(config.gym.pixel_unit, config.dqn.features, dtype)
+            vectors = sense.kind == "vector"
+            dqn = RecurrentDQN(inputs, num_actions, config.dqn, trunk, vectors)
             self.dqn = dqn.to(self.device)
-            self.bonus = build_bonus(config, self.embedding, num_actions, self.device)
-            if images is not None and self.embedding:
-                phi = Encoder(config.encoder.embedding, images).to(self.device)
-                self.encoder = EncoderLearner(phi, config.encoder)
+            self.novelty = Novelty(config, sense, num_actions, self.device)
         self.target = copy.deepcopy(self.dqn).requires_grad_(False)
         averaged = config.dqn.average > 0
         self.average = copy.deepcopy(self.target) if averaged else None
@@ -63,14 +65,24 @@ class LearnerState:
         """The network that is scored: the online one, or its average where the config asks."""
         return self.average or self.dqn
 
+    @property
+    def bonus(self) -> AnyBonus:
+        """What pays for the new."""
+        return self.novelty.bonus
+
+    @property
+    def encoder(self) -> EncoderLearner | None:
+        """Phi, if there is one that learns."""
+        return self.novelty.encoder
+
+    @property
+    def embedding(self) -> int:
+        """Dimensions of z."""
+        return self.novelty.size
+
     def embed(self, obs: NDArray[Any] | Tensor) -> Tensor:
-        """Phi: observations [..., bits] or [..., 84, 84] -> z [..., D]; D = 0 where no one asks."""
-        seen = devices.put(obs, self.device) if isinstance(obs, np.ndarray) else obs
-        if self.encoder is not None:
-            return self.encoder.embed(seen)
-        if self.config.sees_images:
-            return torch.zeros(*obs.shape[:-2], 0, device=self.device)
-        return embed_bits(seen)
+        """Phi: observations [..., *shape] -> z [..., D]; D = 0 where no one asks."""
+        return self.novelty.embed(obs)
 
     def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         parts: dict[str, nn.Module | torch.optim.Optimizer] = {
@@ -78,34 +90,21 @@ class LearnerState:
             "target": self.target,
             "optimiser": self.optimiser,
         }
-        if self.average is not None:
-            parts["average"] = self.average
-        return {**parts, **self.bonus.parts()}
+        return parts if self.average is None else {**parts, "average": self.average}
 
     def state_tree(self) -> Tree:
         """Everything as a tree of NumPy arrays and plain values."""
-        tree: Tree = {"updates": self.updates, "bonus": self.bonus.state_tree()}
-        if self.encoder is not None:
-            tree["encoder"] = self.encoder.state_tree()
-        for name, part in self._parts().items():
-            tree[name] = (
-                {k: devices.fetch(v) for k, v in part.state_dict().items()}
-                if isinstance(part, nn.Module)
-                else optimiser_tree(part)
-            )
-        return tree
+        return {
+            "updates": self.updates,
+            **self.novelty.state_tree(),
+            **parts_tree(self._parts()),
+        }
 
     def load_tree(self, tree: Tree) -> None:
         """Inverse of ``state_tree``; a tree of another architecture is an error."""
         try:
-            for name, part in self._parts().items():
-                if isinstance(part, nn.Module):
-                    part.load_state_dict({k: torch.from_numpy(v) for k, v in tree[name].items()})
-                else:
-                    load_optimiser(part, tree[name])
-            self.bonus.load_tree(tree["bonus"])
-            if self.encoder is not None:
-                self.encoder.load_tree(tree["encoder"])
+            load_parts(self._parts(), tree)
+            self.novelty.load_tree(tree)
             self.updates = int(tree["updates"])
         except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as e:
             reason = str(e).splitlines()[0]
@@ -210,7 +209,9 @@ def rewarded(
         discount_t = discount_t * ~is_last
     if config.replay.start_state == "zero":
         h = torch.zeros_like(h)
-    x = state.dqn.inputs(obs if state.dqn.sees_images else z, a_tm1, r_t + r_in, is_first)
+    if train and state.dqn.normaliser is not None:
+        state.dqn.normaliser.observe(obs.flatten(0, 1))
+    x = state.dqn.inputs(obs, a_tm1, r_t + r_in, is_first)
     reward = r_t + _beta_share(config, progress) * r_in
     return TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h), z, metrics
 

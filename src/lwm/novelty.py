@@ -12,19 +12,20 @@ from torch import Tensor, nn
 from lwm import devices
 from lwm.config import Config, replace
 from lwm.encoder import Encoder, EncoderLearner
-from lwm.intrinsic import WorldModelBonus, build_bonus
+from lwm.intrinsic import Bonus, build_bonus
 from lwm.networks import load_optimiser, optimiser_tree
 from lwm.rivals import ICMBonus, RNDBonus
 from lwm.senses import Sense
-from lwm.streams import torch_seeded
+from lwm.vision import working_dtype
 
 KINDS = ("lwm", "lwm-ff", "lwm-rf", "rnd", "icm")
 
+AnyBonus = Bonus | RNDBonus | ICMBonus
 Part = nn.Module | torch.optim.Optimizer
 
 
 def fitted(config: Config, sense: Sense) -> Config:
-    """The config with what follows from the observations."""
+    """The config of a run on any environment, with what follows from its observations."""
     return replace(
         config,
         {
@@ -38,71 +39,85 @@ def fitted(config: Config, sense: Sense) -> Config:
 class Novelty:
     """A bonus, and Φ where it needs one."""
 
-    def __init__(self, config: Config, sense: Sense, num_actions: int) -> None:
-        """``config.agent`` says which: one of ``KINDS``."""
-        self.kind, self.sense = config.agent, sense
-        self.device = devices.pick(config.device)
-        self.encoder: EncoderLearner | None = None
-        """Φ, if there is one that learns."""
-        self._phi: EncoderLearner | None = None
+    def __init__(
+        self, config: Config, sense: Sense, num_actions: int, device: torch.device = devices.CPU
+    ) -> None:
+        """``config.bonus`` says which; weights are drawn from torch's own generator."""
+        self.kind, self.sense, self.device = config.bonus, sense, device
+        self.phi: EncoderLearner | None = None
+        """Where observations are not their own embedding."""
+        self.bonus: AnyBonus
         self.size = sense.size
         """Of what the bonus is given of an observation."""
-        with torch_seeded(config.seed, "init"):
-            if self.kind in ("rnd", "icm"):
-                rival = (
-                    RNDBonus(sense, config.intrinsic, self.device)
-                    if self.kind == "rnd"
-                    else ICMBonus(sense, num_actions, config.intrinsic, self.device)
-                )
-                self.bonus: RNDBonus | ICMBonus | WorldModelBonus = rival
-                return
-            if sense.kind != "bits":
-                self.size = config.encoder.embedding
-            built = build_bonus(config, self.size, num_actions, self.device)
-            assert isinstance(built, WorldModelBonus)
-            self.bonus = built
-            if sense.kind != "bits":
-                trunk = sense.trunk(config.gym.pixel_unit, config.encoder.width)
-                phi = Encoder(self.size, trunk=trunk).to(self.device)
-                self._phi = EncoderLearner(phi, config.encoder)
-                self.encoder = None if self.kind == "lwm-rf" else self._phi
+        if self.kind == "rnd":
+            self.bonus = RNDBonus(sense, config.intrinsic, device)
+            return
+        if self.kind == "icm":
+            self.bonus = ICMBonus(sense, num_actions, config.intrinsic, device)
+            return
+        embeds = sense.kind != "bits"
+        learned = embeds and self.kind != "none"
+        if embeds:
+            self.size = config.encoder.embedding if learned else 0
+        self.bonus = build_bonus(config, self.size, num_actions, device)
+        if learned:
+            dtype = working_dtype(config.precision, device)
+            trunk = sense.trunk(config.gym.pixel_unit, config.encoder.width, dtype)
+            self.phi = EncoderLearner(Encoder(self.size, trunk=trunk).to(device), config.encoder)
+
+    @property
+    def encoder(self) -> EncoderLearner | None:
+        """Φ, if there is one that learns."""
+        return None if self.kind == "lwm-rf" else self.phi
 
     def __str__(self) -> str:
-        if self.kind in ("rnd", "icm"):
-            return self.kind.upper()
-        if self._phi is None:
+        if self.kind in ("none", "rnd", "icm"):
+            return {"none": "no bonus"}.get(self.kind, self.kind.upper())
+        if self.phi is None:
             return "the bits themselves"
         network = "CNN" if self.sense.image is not None else "MLP"
-        return f"{network} + {'W-MSE' if self.encoder is not None else 'nothing: Φ stays random'}"
+        how = "W-MSE" if self.encoder is not None else "random features"
+        return f"{network} + {how}, {self.size} dimensions"
 
-    def embed(self, rows: NDArray[Any]) -> Tensor:
-        """Rows [..., *shape] as the bonus takes them [..., size]."""
-        if self._phi is not None:
-            return self._phi.embed(rows)
-        ahead = rows.shape[: rows.ndim - len(self.sense.shape)]
-        flat = np.ascontiguousarray(rows).reshape(*ahead, self.size)
-        return devices.put(flat, self.device).float()
+    def embed(self, obs: NDArray[Any] | Tensor) -> Tensor:
+        """Stored observations [..., *shape] as the bonus takes them [..., size]."""
+        if self.phi is not None:
+            return self.phi.embed(obs)
+        seen = devices.put(obs, self.device) if isinstance(obs, np.ndarray) else obs
+        ahead = seen.shape[: seen.ndim - len(self.sense.shape)]
+        if not self.size:
+            return torch.zeros(*ahead, 0, device=self.device)
+        return seen.float().reshape(*ahead, self.size)
 
     def state_tree(self) -> dict[str, Any]:
         """Everything as a tree of NumPy arrays and plain values."""
         tree: dict[str, Any] = {"bonus": self.bonus.state_tree()}
-        if self._phi is not None:
-            tree["encoder"] = self._phi.state_tree()
-        for name, part in self.bonus.parts().items():
-            tree[name] = (
-                {k: devices.fetch(v) for k, v in part.state_dict().items()}
-                if isinstance(part, nn.Module)
-                else optimiser_tree(part)
-            )
-        return tree
+        if self.phi is not None:
+            tree["encoder"] = self.phi.state_tree()
+        return {**tree, **parts_tree(self.bonus.parts())}
 
     def load_tree(self, tree: dict[str, Any]) -> None:
         """Inverse of ``state_tree``; a tree of another architecture raises."""
-        for name, part in self.bonus.parts().items():
-            if isinstance(part, nn.Module):
-                part.load_state_dict({k: torch.from_numpy(v) for k, v in tree[name].items()})
-            else:
-                load_optimiser(part, tree[name])
+        load_parts(self.bonus.parts(), tree)
         self.bonus.load_tree(tree["bonus"])
-        if self._phi is not None:
-            self._phi.load_tree(tree["encoder"])
+        if self.phi is not None:
+            self.phi.load_tree(tree["encoder"])
+
+
+def parts_tree(parts: dict[str, Part]) -> dict[str, Any]:
+    """Networks and optimisers by name, as arrays."""
+    return {
+        name: {k: devices.fetch(v) for k, v in part.state_dict().items()}
+        if isinstance(part, nn.Module)
+        else optimiser_tree(part)
+        for name, part in parts.items()
+    }
+
+
+def load_parts(parts: dict[str, Part], tree: dict[str, Any]) -> None:
+    """Inverse of ``parts_tree``."""
+    for name, part in parts.items():
+        if isinstance(part, nn.Module):
+            part.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in tree[name].items()})
+        else:
+            load_optimiser(part, tree[name])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -22,6 +23,8 @@ SUPPORTED = (
     "any of the last three beside it"
 )
 SMALLEST_SIDE = 7
+PIXEL_UNIT = 128
+"""Pixels enter the networks as x / 128 - 1 (row 22), unless a config says otherwise."""
 
 _LARGEST_ONE_HOT = 4096
 
@@ -107,10 +110,13 @@ class Sense:
         assert self.image is not None
         return self.shape if self.grey_frames else (int(np.prod(self.image)),)
 
-    def trunk(self, unit: float, width: int) -> ConvTrunk | ImageTrunk | VectorTrunk:
-        """The layers that see such rows; ``unit``: of a pixel, ``width``: of those for vectors."""
-        if self.grey_frames and unit == 128:
-            return ConvTrunk()
+    def trunk(
+        self, unit: float, width: int, dtype: torch.dtype = torch.float32
+    ) -> ConvTrunk | ImageTrunk | VectorTrunk:
+        """The layers that see such rows; ``unit``: of a pixel, ``width``: of those for vectors;
+        ``dtype``: of the paper's convolutions."""
+        if self.grey_frames and unit == PIXEL_UNIT:
+            return ConvTrunk(dtype)
         if self.image is not None:
             return ImageTrunk(self.image, self.beside, unit)
         return VectorTrunk(self.size, width)
@@ -144,6 +150,16 @@ def sense_of(space: spaces.Space[Any]) -> Sense:
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.shape[0] > 0:
         return Sense("vector", space, space.shape, np.dtype(np.float32))
     raise _unsupported(space)
+
+
+def bits_of(size: int) -> Sense:
+    """The sense for observations that are so many bits."""
+    return sense_of(spaces.MultiBinary(size))
+
+
+def grey_frames() -> Sense:
+    """The sense for the paper's Atari observations."""
+    return sense_of(spaces.Box(0, 255, (SIDE, SIDE), np.uint8))
 
 
 def _unsupported(space: spaces.Space[Any]) -> ValueError:

@@ -14,7 +14,9 @@ from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from lwm.config import Config
+from lwm.envs.gymnasium import GymEnv
 from lwm.envs.labyrinth import LabyrinthVectorEnv
+from lwm.senses import Sense
 from lwm.types import Step
 
 
@@ -148,6 +150,11 @@ class RowEnv:
         return step
 
 
+def sense_in(env: Env) -> Sense | None:
+    """How the observations of an environment that anyone may have written are seen."""
+    return env.sense if isinstance(env, GymEnv) else None
+
+
 def make_env(config: Config, seeds: NDArray[np.int64], coverage: bool = False) -> Env:
     """The environments of a run: one per seed.  ``coverage``: their RAM will be asked for."""
     if config.workload == "atari":
@@ -159,6 +166,8 @@ def make_env(config: Config, seeds: NDArray[np.int64], coverage: bool = False) -
         from lwm.envs.atari import AtariEnv
 
         return AtariEnv(config.atari, seeds, ram=coverage)
+    if config.workload == "gym":
+        return GymEnv(config.gym, seeds)
     c = config.env
     env = LabyrinthVectorEnv(
         num_envs=len(seeds), size=c.size, time_limit=c.time_limit, carve_start=c.carve_start
