@@ -152,6 +152,8 @@ def check(config: Config) -> None:
         raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, known)}")
     if config.sees_images:
         _check_images(config)
+    if config.workload == "gym":
+        _check_gym(config)
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:
@@ -185,6 +187,19 @@ def check(config: Config) -> None:
             f"loop.warmup_frames={config.loop.warmup_frames} gives {warm} rows per actor, "
             f"but a window takes {longest}"
         )
+
+
+def _check_gym(config: Config) -> None:
+    """What works on the labyrinth only."""
+    if config.agent == "mbie-eb":
+        raise BadInput("agent 'mbie-eb' counts the labyrinth's observations")
+    for key, value, allowed in (
+        ("dqn.auxiliary", config.dqn.auxiliary, 0),
+        ("replay.symmetry_share", config.replay.symmetry_share, 0),
+        ("world_model.loss", config.world_model.loss, "mse"),
+    ):
+        if value != allowed:
+            raise BadInput(f"{key}={value} is for the labyrinth; here it must be {allowed}")
 
 
 def _check_images(config: Config) -> None:

@@ -67,8 +67,10 @@ class GymConfig:
     """Any Gymnasium environment with discrete actions."""
 
     env: str = setting("", "id as gymnasium.make takes it; module:ID imports the module first")
-    vectorization: Literal["auto", "sync", "async", "vector_entry_point"] = setting(
-        "auto", "how gymnasium.make_vec runs the environments; auto: its own choice, else sync"
+    vectorization: Literal["sync", "async", "vector_entry_point"] = setting(
+        "sync",
+        "how gymnasium.make_vec runs the environments: one after the other, a process each, or "
+        "as the environment's own vectorised form",
     )
     time_limit: int = setting(
         0, "agent steps until truncation; 0: as the environment is registered", 0, 10**9

@@ -55,7 +55,7 @@ def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
     check_memory(config)
     trainer = _trainer(config)  # first: a config that does not fit into memory leaves no directory
     machine = _machine(config)
-    return runs.RunWriter.create(path, to_dict(config), machine), trainer
+    return runs.RunWriter.create(path, to_dict(trainer.config), machine), trainer
 
 
 def _machine(config: Config) -> dict[str, Any]:
@@ -194,8 +194,10 @@ def score(trained: Trained, episodes: int | None = None) -> dict[str, Any]:
 
 def _summary(scores: Scores, config: Config) -> dict[str, Any]:
     result = scores.summary()
-    if config.workload == "atari":
+    if config.workload != "labyrinth":
         del result["solved"], result["median_solved"]  # a game is not solved, it ends
+    if config.workload != "gym":
+        del result["success"]
     return result
 
 

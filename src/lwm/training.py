@@ -16,6 +16,7 @@ from lwm.devices import Metrics
 from lwm.envs.vector import make_env, sense_in
 from lwm.errors import CheckpointError
 from lwm.learner import LearnerState
+from lwm.novelty import fitted
 from lwm.ranking import Ranking
 from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator, generator_state, restore_generator
@@ -35,8 +36,11 @@ class Trainer:
         self.coverage = coverage_in(config)
         seeds = environment_seeds("train", actors, config.seed)
         self.env = make_env(config, seeds, self.coverage is not None)
+        sense = sense_in(self.env)
+        if sense is not None:
+            self.config = config = fitted(config, sense)
         inputs = int(np.prod(self.env.obs_shape))
-        self.learner = LearnerState(config, inputs, self.env.num_actions, sense_in(self.env))
+        self.learner = LearnerState(config, inputs, self.env.num_actions, sense)
         self.actors = self._new_actors()
         self.replay = Replay(
             rows=config.replay.capacity_steps // actors,

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
+from lwm.envs.labyrinth import LabyrinthVectorEnv
 from lwm.errors import BadInput, CheckpointError, RunFailed, one_line
 from lwm.sections import GymConfig
 from lwm.senses import Sense, sense_of
@@ -40,7 +41,7 @@ class GymEnv:
         self.obs_shape, self.obs_dtype = self.sense.shape, self.sense.dtype
         self.mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._start = int(action_space.start)
-        self._seeds: Any = [int(s) % 2**31 for s in seeds]
+        self._seeds = [int(s) % 2**31 for s in seeds]
         self._random = np.random.default_rng([int(s) for s in seeds])
         self._actions = np.zeros(self.num_envs, np.int64)
         self._limit = config.time_limit
@@ -54,9 +55,17 @@ class GymEnv:
 
     def reset(self) -> Step:
         """The first row of every environment, from its own seed."""
-        obs, _ = self._call("reset", lambda: self.env.reset(seed=self._seeds))
+        obs = self._begin(self._seeds)
         self._blank()
         return self._first_row(obs)
+
+    def _begin(self, seeds: list[int]) -> Any:
+        """Reset all environments, each with its own seed; the vector environments that somebody
+        wrote for one id often know only one seed for all."""
+        own: Any = seeds
+        written = isinstance(self.env, SyncVectorEnv | AsyncVectorEnv | LabyrinthVectorEnv)
+        seed = own if written else seeds[0]
+        return self._call("reset", lambda: self.env.reset(seed=seed))[0]
 
     def _first_row(self, obs: Any) -> Step:
         B = self.num_envs
@@ -136,6 +145,7 @@ class GymEnv:
         if final is None and lanes.any():
             raise RunFailed(f"environment {self.id} resets within a step and gives no final_obs")
         for i in np.flatnonzero(lanes):
+            assert final is not None
             one = {k: v[i] for k, v in final.items()} if isinstance(final, dict) else final[i]
             rows[i] = self.sense.rows(one)
 
@@ -170,8 +180,8 @@ class GymEnv:
         if state.get("gym") != self.id:
             raise CheckpointError(f"cannot go on with environment {self.id}")
         self._random.bit_generator.state = state["random"]
-        fresh: Any = [int(s) for s in self._random.integers(2**31, size=self.num_envs)]
-        self._call("reset", lambda: self.env.reset(seed=fresh))
+        fresh = [int(s) for s in self._random.integers(2**31, size=self.num_envs)]
+        self._begin(fresh)
         self._blank()
 
     def rejoin(self, step: Step) -> Step:
@@ -202,12 +212,6 @@ def _make(config: GymConfig, count: int) -> VectorEnv[Any, Any, Any]:
         if config.env.rpartition(":")[2].startswith(("MiniGrid-", "BabyAI-")):
             _need("minigrid", config.env)
         mode = config.vectorization
-        if mode == "auto":
-            made: VectorEnv[Any, Any, Any] = gym.make_vec(config.env, count, **limit)
-            if made.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP:
-                return made
-            made.close()
-            mode = "sync"
         return gym.make_vec(config.env, count, vectorization_mode=mode, **limit)
 
 
