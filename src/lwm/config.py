@@ -49,7 +49,7 @@ __all__ = [
     "to_dict",
 ]
 
-AGENTS = ("random", "dqn", "lwm", "lwm-ff", "mbie-eb")
+AGENTS = ("random", "dqn", "lwm", "lwm-ff", "lwm-rf", "mbie-eb")
 WORKLOADS = tuple(PRESETS)
 
 
@@ -96,7 +96,19 @@ class Config:
         """Which bonus model runs: ``none``, ``lwm``, ``lwm-ff`` or ``mbie-eb``."""
         if self.agent == "dqn" and self.intrinsic.leak_to_baseline:
             return "lwm"
+        if self.agent == "lwm-rf":  # row 34: the same model, on a Phi that never learns
+            return "lwm"
         return "none" if self.agent in ("random", "dqn") else self.agent
+
+    @property
+    def pretrains_encoder(self) -> bool:
+        """Phi, where there is one, learns from the warm-up."""
+        return self.agent != "lwm-rf"
+
+    @property
+    def updates_encoder(self) -> bool:
+        """Phi, where there is one, goes on learning beside the agent."""
+        return self.pretrains_encoder and not self.encoder.freeze_after_pretraining
 
 
 def load_preset(
@@ -148,6 +160,8 @@ def check(config: Config) -> None:
         raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, known)}")
     if config.sees_images:
         _check_images(config)
+    elif config.agent == "lwm-rf":
+        raise BadInput("agent 'lwm-rf' is for images; the labyrinth's observations need no encoder")
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:
