@@ -72,7 +72,7 @@ class Watched:
         self.end = trainer.learner.state_tree()
 
     def as_acted(self, unroll: Unroll) -> NDArray[np.float32]:
-        """The bonus [T, B] of a window as the actors computed it; 0 where they did not (warm-up)."""
+        """The bonus [T, B] of a window as the actors computed it; 0 in the warm-up."""
         found = np.zeros_like(unroll.r_t)
         for b, (first, env) in enumerate(unroll.origin):
             for t in range(len(found)):
@@ -197,9 +197,7 @@ def test_no_shift_moves_nothing() -> None:
 
 
 @pytest.mark.parametrize("workload", ["labyrinth", "atari"])
-def test_with_beta_zero_nobody_sees_a_bonus(
-    workload: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_beta_zero_nobody_sees_a_bonus(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Watched(config(workload, intrinsic__beta=0.0), monkeypatch)
     assert all((r_in == 0).all() for r_in in run.acted.values())
     for unroll, window in run.windows:

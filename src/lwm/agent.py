@@ -85,16 +85,15 @@ class RecurrentDQN(nn.Module):
         return self.core.initial(batch)
 
     def told_reward(self, r_t: Tensor, r_in: Tensor) -> Tensor:
-        """The reward among the inputs [...]: extrinsic + bonus, or ``error_input`` off, the first
-        alone."""
+        """The reward among the inputs [...]: with the bonus, if the config asks for that."""
         return r_t + r_in if self.error_input else r_t
 
     def inputs(self, obs: Tensor, a_tm1: Tensor, reward: Tensor, is_first: Tensor | None) -> Inputs:
         """What the network sees in each row: obs [..., D] bits or [..., 84, 84] frames, [...],
         [...], [...] -> [..., D + A + 1], or the frames beside [..., A + 1].
 
-        ``reward`` is that of ``told_reward``.  The action and the reward of a first row are zero (row 28);
-        ``is_first`` None: no row is a first one.
+        ``reward`` is that of ``told_reward``.  The action and the reward of a first row are zero
+        (row 28); ``is_first`` None: no row is a first one.
         """
         rest = torch.cat([one_hot(a_tm1, self.num_actions), reward[..., None]], -1)
         if is_first is not None:

@@ -24,7 +24,8 @@ class Updates:
         self.config, self.learner, self.replay, self.rng = config, learner, replay, rng
 
     def all(self, progress: float) -> list[Metrics]:
-        """Phi (unless it is fixed), world model and DQN, each once; ``progress``: share of the schedules."""
+        """Phi, world model and DQN, each once (a fixed Phi: not at all); ``progress``: share of the
+        schedules."""
         phi = self.learner.encoder is not None and self.config.updates_encoder
         found = [self.encoder()] if phi else []
         return [*found, self.agent(progress)]
