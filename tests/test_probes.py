@@ -124,7 +124,7 @@ def test_the_area_under_the_curve_by_hand() -> None:
     flag = np.array([True, False, True, False])
     assert probes.auc(np.array([3.0, 1.0, 4.0, 2.0]), flag) == 1
     assert probes.auc(np.array([1.0, 3.0, 2.0, 4.0]), flag) == 0
-    # Of four pairs one is won, one is a tie, two are lost.
+    # Of four pairs two are won, one is a tie, one is lost.
     assert probes.auc(np.array([2.0, 2.0, 1.5, 1.0]), flag) == 0.625
     assert probes.auc(np.zeros(4), flag) == 0.5
     assert probes.auc(np.zeros(4), np.ones(4, np.bool_)) is None
