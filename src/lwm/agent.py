@@ -65,6 +65,7 @@ class RecurrentDQN(nn.Module):
         self.num_actions = num_actions
         self.sees_images = trunk is not None
         self.normaliser = Normaliser(inputs) if normalise else None
+        self.error_input = config.error_input
         width = config.features
         if trunk is None:
             self.features: nn.Module = nn.Linear(inputs + num_actions + 1, width)
@@ -87,12 +88,16 @@ class RecurrentDQN(nn.Module):
         """[batch, hidden] state at an episode's start."""
         return self.core.initial(batch)
 
+    def told_reward(self, r_t: Tensor, r_in: Tensor) -> Tensor:
+        """The reward among the inputs [...]: with the bonus, if the config asks for that."""
+        return r_t + r_in if self.error_input else r_t
+
     def inputs(self, obs: Tensor, a_tm1: Tensor, reward: Tensor, is_first: Tensor | None) -> Inputs:
         """What the network sees in each row: obs [..., D] numbers or [..., *shape] images, [...],
         [...], [...] -> [..., D + A + 1], or the images beside [..., A + 1].
 
-        ``reward`` is r_t + r_in_t.  The action and the reward of a first row are zero (row 28);
-        ``is_first`` None: no row is a first one.
+        ``reward`` is that of ``told_reward``.  The action and the reward of a first row are zero
+        (row 28); ``is_first`` None: no row is a first one.
         """
         rest = torch.cat([one_hot(a_tm1, self.num_actions), reward[..., None]], -1)
         if is_first is not None:

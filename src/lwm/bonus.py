@@ -160,7 +160,7 @@ class Bonus:
     ) -> dict[str, float]:
         metrics: dict[str, float | Tensor] = {}
         encoder = self._novelty.encoder
-        if encoder is not None and not first[1:].all():
+        if encoder is not None and self.config.updates_encoder and not first[1:].all():
             c = self.config.encoder
             reach = min(c.temporal_shift, len(first) - 1)
             t, env, k = draw_pairs(self._rng, first, len(first), c.batch, reach)

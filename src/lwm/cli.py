@@ -101,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--seeds", type=_count, help="at most N seeds of each row")
     p.add_argument("--jobs", type=_count, help="runs at once (default: one a core)")
     p.add_argument("--show", action="store_true", help="print from the rows there are; run nothing")
+    p.add_argument("--game", nargs="+", default=[], help="table2, table3: games, not its own six")
+    p.add_argument("--preset", help="table2, table3: preset of the runs, with its own budget")
     p.add_argument("--trajectory", type=Path, metavar="FILE", help="figure3: what to draw instead")
     p.set_defaults(call=commands.reproduce)
 

@@ -198,7 +198,7 @@ def reproduce(args: argparse.Namespace) -> int:
     experiment = experiments.find(args.id)
     from lwm.experiments.options import Options
 
-    flags = ("only", "seeds", "jobs", "show", "scale", "runs", "out", "trajectory")
+    flags = vars(args).keys() & Options.__dataclass_fields__.keys()
     return int(experiment.main(Options(**{flag: getattr(args, flag) for flag in flags})) or 0)
 
 

@@ -98,7 +98,19 @@ class Config:
         """Which bonus model runs: ``none``, ``lwm``, ``lwm-ff`` or ``mbie-eb``."""
         if self.agent == "dqn" and self.intrinsic.leak_to_baseline:
             return "lwm"
+        if self.agent == "lwm-rf":  # row 34: the same model, on a Phi that never learns
+            return "lwm"
         return "none" if self.agent in ("random", "dqn") else self.agent
+
+    @property
+    def pretrains_encoder(self) -> bool:
+        """Phi, where there is one, learns from the warm-up."""
+        return self.agent != "lwm-rf"
+
+    @property
+    def updates_encoder(self) -> bool:
+        """Phi, where there is one, goes on learning beside the agent."""
+        return self.pretrains_encoder and not self.encoder.freeze_after_pretraining
 
 
 def load_preset(
@@ -145,7 +157,7 @@ def check(config: Config) -> None:
     check_ranges(config)
     if config.agent not in AGENTS:
         raise BadInput(f"unknown agent {config.agent!r}{hint(config.agent, AGENTS)}")
-    if config.agent in ("lwm-rf", "rnd", "icm") and config.workload != "gym":
+    if config.agent in ("rnd", "icm") and config.workload != "gym":
         raise BadInput(f"agent {config.agent!r} is for workload gym, not {config.workload}")
     known = PRESETS[config.workload]
     if config.preset not in known:
@@ -154,6 +166,8 @@ def check(config: Config) -> None:
         _check_images(config)
     if config.workload == "gym":
         _check_gym(config)
+    if config.agent == "lwm-rf" and config.workload == "labyrinth":
+        raise BadInput("agent 'lwm-rf' is for images; the labyrinth's observations need no encoder")
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:

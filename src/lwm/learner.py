@@ -72,7 +72,7 @@ class LearnerState:
 
     @property
     def encoder(self) -> EncoderLearner | None:
-        """Phi, if there is one that learns."""
+        """Phi, where observations are not their own embedding."""
         return self.novelty.encoder
 
     @property
@@ -180,8 +180,8 @@ def pretrain(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, Metrics
 def rewarded(
     state: LearnerState, unroll: Unroll, progress: float, train: bool = True
 ) -> tuple[TDInput, Tensor, Metrics]:
-    """The window with its bonus recomputed (and the bonus model trained): -> what the DQN learns
-    from, embeddings [T, B, D], metrics."""
+    """The window with its bonus recomputed, or as stored (and the bonus model trained): -> what the
+    DQN learns from, embeddings [T, B, D], metrics."""
     config = state.config
     obs, a_tm1, r_t, is_first, is_last, discount_t, h = (
         devices.put(v, state.device)
@@ -203,6 +203,8 @@ def rewarded(
         r_in, metrics = state.bonus.learn(seen, config.replay.burn_in)
     else:
         r_in, metrics = state.bonus.recompute(seen), {}
+    if config.intrinsic.stored_bonus:
+        r_in = devices.put(unroll.r_in, state.device)
     if config.agent == "dqn":
         r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
     if not config.dqn.truncation_bootstraps:
@@ -211,7 +213,7 @@ def rewarded(
         h = torch.zeros_like(h)
     if train and state.dqn.normaliser is not None:
         state.dqn.normaliser.observe(obs.flatten(0, 1))
-    x = state.dqn.inputs(obs, a_tm1, r_t + r_in, is_first)
+    x = state.dqn.inputs(obs, a_tm1, state.dqn.told_reward(r_t, r_in), is_first)
     reward = r_t + _beta_share(config, progress) * r_in
     return TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h), z, metrics
 

@@ -44,8 +44,9 @@ class Novelty:
     ) -> None:
         """``config.bonus`` says which; weights are drawn from torch's own generator."""
         self.kind, self.sense, self.device = config.bonus, sense, device
-        self.phi: EncoderLearner | None = None
-        """Where observations are not their own embedding."""
+        self.encoder: EncoderLearner | None = None
+        """Φ, where observations are not their own embedding."""
+        self.trains_encoder = config.updates_encoder
         self.bonus: AnyBonus
         self.size = sense.size
         """Of what the bonus is given of an observation."""
@@ -63,26 +64,23 @@ class Novelty:
         if learned:
             dtype = working_dtype(config.precision, device)
             trunk = sense.trunk(config.gym.pixel_unit, config.encoder.width, dtype)
-            self.phi = EncoderLearner(Encoder(self.size, trunk=trunk).to(device), config.encoder)
-
-    @property
-    def encoder(self) -> EncoderLearner | None:
-        """Φ, if there is one that learns."""
-        return None if self.kind == "lwm-rf" else self.phi
+            self.encoder = EncoderLearner(
+                Encoder(self.size, trunk=trunk).to(device), config.encoder
+            )
 
     def __str__(self) -> str:
         if self.kind in ("none", "rnd", "icm"):
             return {"none": "no bonus"}.get(self.kind, self.kind.upper())
-        if self.phi is None:
+        if self.encoder is None:
             return "the bits themselves"
         network = "CNN" if self.sense.image is not None else "MLP"
-        how = "W-MSE" if self.encoder is not None else "random features"
+        how = "W-MSE" if self.trains_encoder else "random features"
         return f"{network} + {how}, {self.size} dimensions"
 
     def embed(self, obs: NDArray[Any] | Tensor) -> Tensor:
         """Stored observations [..., *shape] as the bonus takes them [..., size]."""
-        if self.phi is not None:
-            return self.phi.embed(obs)
+        if self.encoder is not None:
+            return self.encoder.embed(obs)
         seen = devices.put(obs, self.device) if isinstance(obs, np.ndarray) else obs
         ahead = seen.shape[: seen.ndim - len(self.sense.shape)]
         if not self.size:
@@ -92,16 +90,16 @@ class Novelty:
     def state_tree(self) -> dict[str, Any]:
         """Everything as a tree of NumPy arrays and plain values."""
         tree: dict[str, Any] = {"bonus": self.bonus.state_tree()}
-        if self.phi is not None:
-            tree["encoder"] = self.phi.state_tree()
+        if self.encoder is not None:
+            tree["encoder"] = self.encoder.state_tree()
         return {**tree, **parts_tree(self.bonus.parts())}
 
     def load_tree(self, tree: dict[str, Any]) -> None:
         """Inverse of ``state_tree``; a tree of another architecture raises."""
         load_parts(self.bonus.parts(), tree)
         self.bonus.load_tree(tree["bonus"])
-        if self.phi is not None:
-            self.phi.load_tree(tree["encoder"])
+        if self.encoder is not None:
+            self.encoder.load_tree(tree["encoder"])
 
 
 def parts_tree(parts: dict[str, Part]) -> dict[str, Any]:

@@ -24,8 +24,10 @@ class Updates:
         self.config, self.learner, self.replay, self.rng = config, learner, replay, rng
 
     def all(self, progress: float) -> list[Metrics]:
-        """Phi, world model and DQN, each once; ``progress``: share of the schedules."""
-        found = [self.encoder()] if self.learner.encoder is not None else []
+        """Phi, world model and DQN, each once (a fixed Phi: not at all); ``progress``: share of the
+        schedules."""
+        phi = self.learner.encoder is not None and self.config.updates_encoder
+        found = [self.encoder()] if phi else []
         return [*found, self.agent(progress)]
 
     def encoder(self) -> Metrics:
@@ -52,7 +54,8 @@ class Updates:
     def pretraining(self) -> tuple[int, int]:
         """Updates of Phi, and of Phi and world model together, before training (row 24)."""
         c = self.config
-        phi = c.encoder.pretrain_iterations if self.learner.encoder is not None else 0
+        learns = self.learner.encoder is not None and c.pretrains_encoder
+        phi = c.encoder.pretrain_iterations if learns else 0
         rest = isinstance(self.learner.bonus, WorldModelBonus) or c.dqn.auxiliary > 0
         return phi, phi + (c.world_model.pretrain_iterations if rest else 0)
 
