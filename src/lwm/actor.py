@@ -79,7 +79,7 @@ def act(
     h = state.h
     if reset_state and is_first is not None:
         h = h * ~is_first[:, None]
-    seen = obs if dqn.sees_images else z
+    seen = obs if dqn.sees_images else embed_bits(obs)
     x = dqn.inputs(seen, a_tm1, devices.put(step.r_t, device) + r_in, is_first)
     q, h_next = dqn.step(x, h)
     action = choose(q, devices.put(explore, device), devices.put(random_action, device))

@@ -45,7 +45,7 @@ def _chosen(args: argparse.Namespace) -> Config:
     return load_preset(args.preset or "paper", overrides, args.workload)
 
 
-_OTHERS = {"labyrinth": ("atari", "encoder"), "atari": ("env",)}
+_OTHERS = {"labyrinth": ("atari",), "atari": ("env",)}
 """Sections of the config that a workload does not read."""
 
 

@@ -92,6 +92,25 @@ class Config:
         return self.workload == "atari"
 
     @property
+    def representation(self) -> str:
+        """What the bonus sees: ``wmse``, ``rf``, ``idf``, ``rnd``, or ``pixels``, which stands for
+        any observation as it is."""
+        chosen = self.encoder.representation
+        if chosen == "auto":
+            return "wmse" if self.sees_images else "pixels"
+        return chosen
+
+    @property
+    def acts_at_random(self) -> bool:
+        """No network is asked what to do."""
+        return self.agent == "random" or self.loop.policy == "random"
+
+    @property
+    def television(self) -> bool:
+        """The environments have a noisy TV."""
+        return self.atari.tv if self.sees_images else self.env.tv
+
+    @property
     def bonus(self) -> str:
         """Which bonus model runs: ``none``, ``lwm``, ``lwm-ff`` or ``mbie-eb``."""
         if self.agent == "dqn" and self.intrinsic.leak_to_baseline:
@@ -148,6 +167,7 @@ def check(config: Config) -> None:
         raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, known)}")
     if config.sees_images:
         _check_images(config)
+    _check_representation(config)
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:
@@ -181,6 +201,22 @@ def check(config: Config) -> None:
             f"loop.warmup_frames={config.loop.warmup_frames} gives {warm} rows per actor, "
             f"but a window takes {longest}"
         )
+
+
+def _check_representation(config: Config) -> None:
+    """What needs the labyrinth's four bits as they are."""
+    if config.env.tv and config.replay.symmetry_share:
+        raise BadInput("env.tv=True has no symmetries: replay.symmetry_share must be 0")
+    if config.sees_images or config.representation == "pixels":
+        return
+    for key, value in (
+        ("agent", config.agent == "mbie-eb" and config.agent),
+        ("dqn.auxiliary", config.dqn.auxiliary),
+        ("world_model.sigmoid_output", config.world_model.sigmoid_output),
+    ):
+        if value:
+            kind = config.representation
+            raise BadInput(f"{key}={value} is for bits: not with encoder.representation={kind}")
 
 
 def _check_images(config: Config) -> None:

@@ -15,9 +15,10 @@ from lwm.actor import embed_bits
 from lwm.agent import RecurrentDQN, TDInput, td_errors
 from lwm.config import Config
 from lwm.devices import Metrics
-from lwm.encoder import Encoder, EncoderLearner
+from lwm.encoder import EncoderLearner, PhiLearner, build_phi
 from lwm.errors import CheckpointError, RunFailed
 from lwm.intrinsic import Window, WorldModelBonus, build_bonus
+from lwm.representations import DistillationLearner, InverseLearner
 from lwm.returns import sequence_priority
 from lwm.streams import torch_seeded
 from lwm.types import Pairs, Unroll
@@ -29,23 +30,25 @@ Tree = dict[str, Any]
 class LearnerState:
     """Networks, optimisers and moments: all that learning changes."""
 
-    def __init__(self, config: Config, embedding: int, num_actions: int) -> None:
-        """``embedding``: bits of an observation; where observations are images, Phi decides."""
+    def __init__(self, config: Config, inputs: int, num_actions: int) -> None:
+        """``inputs``: numbers in an observation."""
         self.config = config
         self.device = devices.pick(config.device)
         images = working_dtype(config.precision, self.device) if config.sees_images else None
-        self.embedding = embedding
-        self.encoder: EncoderLearner | None = None
-        if images is not None:
-            self.embedding = config.encoder.embedding if config.bonus.startswith("lwm") else 0
+        self.encoder: PhiLearner | None = None
+        self.embedding = inputs
+        paid = config.bonus.startswith("lwm")
+        if paid and config.representation != "pixels":
+            self.embedding = config.encoder.embedding
+        elif images is not None and not paid:
+            self.embedding = 0
         with torch_seeded(config.seed, "init"):
             # Drawn on the CPU, so that a seed's first weights are the same on every device.
-            dqn = RecurrentDQN(self.embedding, num_actions, config.dqn, images)
+            dqn = RecurrentDQN(inputs, num_actions, config.dqn, images)
             self.dqn = dqn.to(self.device)
             self.bonus = build_bonus(config, self.embedding, num_actions, self.device)
-            if images is not None and self.embedding:
-                phi = Encoder(config.encoder.embedding, images).to(self.device)
-                self.encoder = EncoderLearner(phi, config.encoder)
+            if paid and config.representation != "pixels":
+                self.encoder = _build_encoder(config, inputs, num_actions, images, self.device)
         self.target = copy.deepcopy(self.dqn).requires_grad_(False)
         averaged = config.dqn.average > 0
         self.average = copy.deepcopy(self.target) if averaged else None
@@ -67,9 +70,17 @@ class LearnerState:
         seen = devices.put(obs, self.device) if isinstance(obs, np.ndarray) else obs
         if self.encoder is not None:
             return self.encoder.embed(seen)
-        if self.config.sees_images:
-            return torch.zeros(*obs.shape[:-2], 0, device=self.device)
-        return embed_bits(seen)
+        if not self.config.sees_images:
+            return embed_bits(seen)
+        if self.embedding:
+            return (seen.float() / 128 - 1).flatten(-2)  # row 22
+        return torch.zeros(*obs.shape[:-2], 0, device=self.device)
+
+    def seen(self, obs: Tensor, z: Tensor) -> Tensor:
+        """What the DQN sees of observations whose embedding is z: frames, or bits as they are."""
+        if self.dqn.sees_images:
+            return obs
+        return z if self.encoder is None else embed_bits(obs)
 
     def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         parts: dict[str, nn.Module | torch.optim.Optimizer] = {
@@ -114,12 +125,41 @@ class LearnerState:
             raise CheckpointError(f"the checkpoint does not fit this config: {reason}") from None
 
 
+def _build_encoder(
+    config: Config,
+    inputs: int,
+    num_actions: int,
+    images: torch.dtype | None,
+    device: torch.device,
+) -> PhiLearner:
+    """Phi and what trains it, as ``encoder.representation`` says."""
+    c, kind = config.encoder, config.representation
+    phi = build_phi(c, inputs, images).to(device)
+    if kind == "idf":
+        return InverseLearner(phi, num_actions, c)
+    if kind == "rnd":
+        return DistillationLearner(phi, build_phi(c, inputs, images).to(device), c)
+    return EncoderLearner(phi, c) if kind == "wmse" else PhiLearner(phi, c)
+
+
 def learn_encoder(
-    state: LearnerState, pairs: Pairs, offsets: Tensor
+    state: LearnerState, pairs: Pairs, offsets: Tensor | None
 ) -> tuple[LearnerState, Metrics]:
-    """One update of Phi on N pairs of neighbouring frames, moved by ``offsets`` [2N, 2]."""
-    assert state.encoder is not None
+    """One update of Phi by W-MSE on N pairs of neighbours, moved by ``offsets`` [2N, 2] if any."""
+    assert isinstance(state.encoder, EncoderLearner)
     return state, state.encoder.learn(pairs.x, pairs.y, offsets)
+
+
+def learn_features(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, Metrics]:
+    """One update of another Phi on windows of two rows: inverse dynamics or distillation."""
+    phi, real = state.encoder, ~unroll.is_first[1]
+    if isinstance(phi, InverseLearner):
+        rows = (unroll.obs[0, real], unroll.obs[1, real], unroll.a_tm1[1, real])
+        metrics = phi.learn(*(devices.put(v, state.device) for v in rows))
+    else:
+        assert isinstance(phi, DistillationLearner)
+        metrics = phi.learn(unroll.obs[1])
+    return state, {f"encoder/{key}": value for key, value in metrics.items()}
 
 
 def learn(
@@ -212,7 +252,7 @@ def rewarded(
         discount_t = discount_t * ~is_last
     if config.replay.start_state == "zero":
         h = torch.zeros_like(h)
-    x = state.dqn.inputs(obs if state.dqn.sees_images else z, a_tm1, r_t + r_in, is_first)
+    x = state.dqn.inputs(state.seen(obs, z), a_tm1, r_t + r_in, is_first)
     reward = r_t + _beta_share(config, progress) * r_in
     return TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h), z, metrics
 

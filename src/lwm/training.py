@@ -13,6 +13,7 @@ from lwm.actor import ActorState, act, initial_state, ladder
 from lwm.config import Config
 from lwm.coverage import coverage_in
 from lwm.devices import Metrics
+from lwm.envs.television import Television
 from lwm.envs.vector import make_env
 from lwm.errors import CheckpointError
 from lwm.learner import LearnerState
@@ -21,6 +22,7 @@ from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator, generator_state, restore_generator
 from lwm.types import Event, Step
 from lwm.updates import Updates
+from lwm.viewing import Viewing
 
 
 class Trainer:
@@ -57,6 +59,9 @@ class Trainer:
         self.epsilon = ladder(
             config.dqn.epsilon_base, config.dqn.epsilon_low, config.dqn.epsilon_high, actors
         )
+        if config.acts_at_random:
+            self.epsilon = np.ones(actors)
+        self.viewing = Viewing() if config.television else None
         self.act_rng = generator(config.seed, "actor")
         self.frames = 0
         self.cycles = 0
@@ -138,7 +143,8 @@ class Trainer:
         explore = self.act_rng.random(B) < self.epsilon
         random_action = self.act_rng.integers(self.env.num_actions, size=B)
         self._observe()
-        if self.config.sees_images and self.acted == 0 and self.replay.count:
+        learned = self.config.sees_images or self.learner.encoder is not None
+        if learned and self.acted == 0 and self.replay.count:
             # Phi has only now learned to see: the row before is embedded as it would be today.
             before = self.replay.get_rows(self.replay.count - 1, self.replay.count)["obs"][0]
             self.actors = self.actors._replace(z_tm1=self.learner.embed(before))
@@ -153,6 +159,9 @@ class Trainer:
             self.config.dqn.reset_state,
             self.learner.embed,
         )
+        if self.viewing is not None:
+            assert isinstance(self.env, Television)
+            self.viewing.note(self.env, ~self.step.is_first, acted.r_in)
         belief = acted.belief if self._keeps_belief else None
         self.replay.append(self.step, acted.h, acted.r_in, belief)
         if self.ranking is not None:
@@ -164,7 +173,7 @@ class Trainer:
         """Warm-up: uniform actions, stored state 0 (row 20)."""
         B = self.config.loop.actors
         self._observe()
-        if not self.config.sees_images:
+        if not self.config.sees_images and self.learner.encoder is None:
             self.actors = self.actors._replace(z_tm1=self.learner.embed(self.step.obs))
         if self.config.agent != "random":
             zeros = np.zeros((B, self.config.dqn.hidden), np.float32)
@@ -223,6 +232,8 @@ class Trainer:
         if self.coverage is not None:
             data["coverage/rooms"] = self.coverage.rooms
             data["coverage/positions"] = self.coverage.positions
+        if self.viewing is not None:
+            data |= self.viewing.totals
         self._sums = {}
         return Event(self._phase, self.frames, data)
 
@@ -248,6 +259,7 @@ class Trainer:
             "sums": {k: np.array(v) for k, v in devices.read(self._sums).items()},
             **({} if self.ranking is None else {"ranking": self.ranking.get_state()}),
             **({} if self.coverage is None else {"coverage": self.coverage.seen}),
+            **({} if self.viewing is None else {"viewing": dict(self.viewing.totals)}),
         }
 
     def set_state(
@@ -287,6 +299,8 @@ class Trainer:
                 self.ranking.set_state(state["ranking"])
             if self.coverage is not None:
                 self.coverage.seen[:] = state["coverage"]
+            if self.viewing is not None:
+                self.viewing.totals = {k: state["viewing"][k] for k in self.viewing.totals}
         except (KeyError, ValueError, TypeError, AttributeError) as e:
             raise CheckpointError(f"the checkpoint does not fit this config: {e}") from None
 

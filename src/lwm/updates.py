@@ -6,8 +6,16 @@ import numpy as np
 
 from lwm.config import Config
 from lwm.devices import Metrics
-from lwm.intrinsic import WorldModelBonus
-from lwm.learner import LearnerState, learn, learn_encoder, pretrain, priorities
+from lwm.encoder import EncoderLearner
+from lwm.intrinsic import ErrorBonus
+from lwm.learner import (
+    LearnerState,
+    learn,
+    learn_encoder,
+    learn_features,
+    pretrain,
+    priorities,
+)
 from lwm.ranking import Ranking
 from lwm.replay import Replay
 from lwm.symmetry import GROUP, turned
@@ -24,15 +32,27 @@ class Updates:
         self.config, self.learner, self.replay, self.rng = config, learner, replay, rng
 
     def all(self, progress: float) -> list[Metrics]:
-        """Phi, world model and DQN, each once; ``progress``: share of the schedules."""
-        found = [self.encoder()] if self.learner.encoder is not None else []
-        return [*found, self.agent(progress)]
+        """Phi, world model and (unless actions are random) DQN, each once; ``progress``: share of
+        the schedules."""
+        found = [self.encoder()] if self.trains_phi else []
+        alone = self.config.loop.policy == "random"
+        return [*found, self.world_model(progress) if alone else self.agent(progress)]
+
+    @property
+    def trains_phi(self) -> bool:
+        """There is a Phi, and it is not one of random features."""
+        return self.learner.encoder is not None and self.config.representation != "rf"
 
     def encoder(self) -> Metrics:
         """One update of Phi."""
         c = self.config.encoder
+        if not isinstance(self.learner.encoder, EncoderLearner):
+            unroll = self.replay.sample(self.rng, c.batch, 2)
+            self.learner, metrics = learn_features(self.learner, unroll)
+            return metrics
         pairs = self.replay.sample_pairs(self.rng, c.batch, c.temporal_shift)
-        offsets = shift_offsets(self.rng, 2 * c.batch, c.spatial_shift)
+        images = self.config.sees_images
+        offsets = shift_offsets(self.rng, 2 * c.batch, c.spatial_shift) if images else None
         self.learner, metrics = learn_encoder(self.learner, pairs, offsets)
         return metrics
 
@@ -52,12 +72,12 @@ class Updates:
     def pretraining(self) -> tuple[int, int]:
         """Updates of Phi, and of Phi and world model together, before training (row 24)."""
         c = self.config
-        phi = c.encoder.pretrain_iterations if self.learner.encoder is not None else 0
-        rest = isinstance(self.learner.bonus, WorldModelBonus) or c.dqn.auxiliary > 0
+        phi = c.encoder.pretrain_iterations if self.trains_phi else 0
+        rest = isinstance(self.learner.bonus, ErrorBonus) or c.dqn.auxiliary > 0
         return phi, phi + (c.world_model.pretrain_iterations if rest else 0)
 
     def world_model(self, progress: float) -> Metrics:
-        """One update of the world model alone, on warm-up rows."""
+        """One update of the world model alone."""
         c = self.config.world_model
         unroll = self.replay.sample(self.rng, c.pretrain_batch, c.pretrain_rows)
         self.learner, metrics = pretrain(self.learner, self.turned(unroll, progress))

@@ -37,6 +37,11 @@ REGISTRY = {
         "25 to 40 minutes a run on one core",
         "7.5 hours a run at scale 1 (paper, T4)",
     ),
+    "noisy-tv": Entry(
+        "a TV that shows noise when re-tuned: what five bonuses pay for it, and who watches",
+        "see docs/noisy-tv.md",
+        "not measured",
+    ),
     "limits": Entry(
         "what the labyrinth allows: random walk, blind walk, Bayes-optimal, full map",
         "half a minute",
@@ -62,7 +67,7 @@ def find(name: str) -> Any:
     """The module of an experiment."""
     if name not in REGISTRY:
         raise BadInput(f"unknown experiment {name!r}{hint(name, REGISTRY)}")
-    return import_module(f"lwm.experiments.{name}")
+    return import_module(f"lwm.experiments.{name.replace('-', '_')}")
 
 
 def listing() -> str:

@@ -44,8 +44,12 @@ def run_missing(
     columns: tuple[str, ...],
     keys: tuple[str, ...],
     options: Options,
+    told: str = "score",
 ) -> None:
-    """Run what of ``plan`` has no row yet; the words of ``only`` must all be in a run's id."""
+    """Run what of ``plan`` has no row yet; the words of ``only`` must all be in a run's id.
+
+    ``told``: the column that is printed as a run ends.
+    """
     only, seeds, jobs = options.only, options.seeds, options.jobs
     chosen = [(s, seed) for s, seed in plan if all(word in s.job(seed).id for word in only)]
     if only and not chosen:
@@ -62,7 +66,8 @@ def run_missing(
         setting, seed = todo[job]
         row = setting.row(seed)
         rows.append(path, columns, row)
-        print(f"finished {job.id}: score {row['score']:.2f}", flush=True)
+        value = "–" if row[told] is None else f"{row[told]:.2f}"
+        print(f"finished {job.id}: {told} {value}", flush=True)
 
     failed = runner.run_all(list(todo), jobs, on_done)
     if failed:
