@@ -38,7 +38,7 @@ BONUSES = {
 }
 GAME = "montezuma_revenge"
 STEPS = {
-    ("labyrinth", "random"): 200_000,
+    ("labyrinth", "random"): 100_000,
     ("labyrinth", "agent"): 1_000_000,
     (GAME, "random"): 100_000,
     (GAME, "agent"): 250_000,
@@ -79,7 +79,11 @@ class Setting:
         else:
             found["atari.tv"] = "true"
         if self.policy == "random":
-            found |= {"loop.policy": "random", "evaluation.episodes": "8"}
+            found |= {
+                "loop.policy": "random",
+                "world_model.pretrain_batch": "8" if self.env == GAME else "16",
+                "evaluation.episodes": "8",
+            }
         return found
 
     def job(self, seed: int) -> runner.Job:
