@@ -71,6 +71,39 @@ def test_walking_is_as_without_a_tv() -> None:
         assert all(np.array_equal(x, y) for x, y in zip(a[1:4], b[1:4], strict=True))
 
 
+def _slowness(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
+    """Autocorrelations, falling, of the functions that are linear in x_t and y_t = x_{t+1} [N, D]."""
+    both = np.concatenate([x, y]).astype(np.float64)
+    mean, covariance = both.mean(0), np.cov(both.T)
+    cross = (x - mean).T @ (y - mean) / len(x)
+    values, vectors = np.linalg.eigh(covariance)
+    scale = vectors[:, values > 1e-9] / np.sqrt(values[values > 1e-9])
+    found: NDArray[np.float64] = np.linalg.eigvalsh(scale.T @ (cross + cross.T) / 2 @ scale)[::-1]
+    return found
+
+
+def test_sixteen_features_are_slower_than_the_noise() -> None:
+    """What docs/noisy-tv.md explains the embedding sizes with: functions of doors and TV room."""
+    env = TelevisionLabyrinth(256, size=3)
+    rng = np.random.default_rng(0)
+    seen, watched, first = [env.reset(seed=0)[0]], [env.watched], []
+    ended = np.zeros(256, np.bool_)
+    for _ in range(500):
+        obs, _, terminated, truncated, _ = env.step(rng.integers(5, size=256))
+        seen.append(obs)
+        watched.append(env.watched)
+        first.append(ended)
+        ended = terminated | truncated
+    obs, here = np.array(seen), np.array(watched)
+    inside = ~np.array(first)
+    doors = np.eye(32)[(obs[..., :4] << np.arange(4)).sum(-1) + 16 * here]
+    screen = (obs[..., 4:] - 0.5) * here[..., None]
+    slow = _slowness(doors[:-1][inside], doors[1:][inside])
+    noise = _slowness(screen[:-1][inside], screen[1:][inside])
+    assert slow[15] > noise[0] + 0.05 and noise[-1] > slow[-1]
+    assert len(noise) == 8 and noise[0] - noise[-1] < 0.08
+
+
 @pytest.mark.parametrize("actions", [[5] * LANES, [-1] * LANES, [0.5] * LANES, [0]])
 def test_wrong_actions_are_refused_and_change_nothing(actions: list[Any]) -> None:
     env = TelevisionLabyrinth(LANES)

@@ -15,7 +15,7 @@ import numpy as np
 
 from lwm import runs
 from lwm.config import Config, load_preset
-from lwm.errors import RunFailed
+from lwm.errors import BadInput, RunFailed
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
@@ -172,10 +172,16 @@ def steps(env: str, policy: str, scale: float | None) -> int:
 
 def config_of(row: Mapping[str, str]) -> Config:
     """The config that a row's command gives with this version."""
-    told = row["command"].split()
-    taken = int(told[told.index("--frames") + 1])
-    setting = Setting(row["env"], row["policy"], row["bonus"], int(row["embedding"]), taken)
-    return setting.job(int(row["seed"])).config
+    cells = (row["env"], row["policy"], row["bonus"], int(row["embedding"]))
+    return Setting(*cells, _steps(row)).job(int(row["seed"])).config
+
+
+def _steps(row: Mapping[str, str]) -> int:
+    """Agent steps that a row's command asks for: its run ends with a cycle, some steps later."""
+    told = row["command"].partition("--frames ")[2].split()
+    if not told or not told[0].isdigit():
+        raise BadInput(f"{PATH}: no --frames in the command {row['command']!r}")
+    return int(told[0])
 
 
 def status() -> str:
@@ -205,8 +211,7 @@ def grouped() -> dict[Group, list[dict[str, str]]]:
     """The rows of each (env, policy, steps, bonus, embedding), in the order of the table."""
     found: dict[Group, list[dict[str, str]]] = {}
     for row in rows.read(PATH, COLUMNS):
-        size = config_of(row).loop.total_frames
-        key = (row["env"], row["policy"], size, row["bonus"], int(row["embedding"]))
+        key = (row["env"], row["policy"], _steps(row), row["bonus"], int(row["embedding"]))
         found.setdefault(key, []).append(row)
     order = list(BONUSES)
     return dict(
