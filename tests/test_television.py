@@ -72,7 +72,7 @@ def test_walking_is_as_without_a_tv() -> None:
 
 
 def _slowness(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
-    """Autocorrelations, falling, of the functions that are linear in x_t and y_t = x_{t+1} [N, D]."""
+    """Autocorrelations, falling, of the linear functions of x_t and y_t = x_{t+1} [N, D]."""
     both = np.concatenate([x, y]).astype(np.float64)
     mean, covariance = both.mean(0), np.cov(both.T)
     cross = (x - mean).T @ (y - mean) / len(x)
