@@ -97,6 +97,30 @@ def test_what_a_run_trains(representation: str, policy: str) -> None:
     assert np.isfinite(found.bonus_tv) and 0 < found.time_share < 1
 
 
+@pytest.mark.parametrize("representation", ["pixels", *LEARNED])
+def test_a_tv_over_a_game(representation: str) -> None:
+    pytest.importorskip("ale_py")
+    changes = {"atari.tv": True, "encoder.representation": representation, "loop.policy": "random"}
+    trainer = Trainer(load_preset("debug", changes, "atari"))
+    try:
+        data = [e.data for e in trainer.run() if e.kind == "train"]
+        learner, obs = trainer.learner, trainer.step.obs
+        z = learner.embed(obs)
+        assert trainer.env.num_actions == 4, "Freeway has three actions"
+        if representation == "pixels":
+            assert np.array_equal(z.numpy(), obs.reshape(2, -1).astype(np.float32) / 128 - 1)
+        else:
+            assert z.shape == (2, 8)
+        steps, changed = data[-1]["tv/steps"], data[-1]["tv/changed"]
+        assert 0 < changed == data[-1]["tv/watched"] < steps
+        half = Trainer(trainer.config)
+        half.set_state(trainer.get_state())
+        assert same(half.get_state(), trainer.get_state())
+        half.close()
+    finally:
+        trainer.close()
+
+
 def test_a_random_policy_acts_uniformly() -> None:
     trainer = Trainer(config("pixels", loop__policy="random"))
     for _ in trainer.run():

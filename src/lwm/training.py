@@ -53,7 +53,8 @@ class Trainer:
             alpha=config.replay.priority_exponent,
             beta=config.replay.importance_exponent,
         )
-        self.ranking = Ranking(config) if config.replay.prioritised else None
+        ranked = config.replay.prioritised and config.loop.policy != "random"
+        self.ranking = Ranking(config) if ranked else None
         self.replay_rng = generator(config.seed, "replay")
         self.updates = Updates(config, self.learner, self.replay, self.replay_rng)
         self.epsilon = ladder(
