@@ -57,6 +57,8 @@ def _same(a: list[Tensor], b: list[Tensor]) -> bool:
 def test_defaults_are_the_papers() -> None:
     """Table "Φ training with W-MSE loss", and rows 13 and 31 for what it leaves open."""
     assert dataclasses.asdict(EncoderConfig()) == {
+        "representation": "auto",  # ours, as is the width of what sees vectors
+        "hidden": 128,
         "embedding": 32,
         "learning_rate": 5e-4,
         "adam_epsilon": 1e-8,

@@ -49,6 +49,7 @@ LAYERS = {
     "lwm.learner": 5,
     "lwm.ranking": 6,
     "lwm.coverage": 2,
+    "lwm.viewing": 2,
     "lwm.training": 6,
     "lwm.updates": 6,
     "lwm.evaluate": 6,

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from lwm import checkpoint, devices
 from lwm.config import load_preset
+from lwm.encoder import EncoderLearner
 from lwm.intrinsic import Window
 from lwm.novelty import KINDS, Novelty, fitted
 from lwm.pairs import draw_pairs
@@ -160,7 +161,7 @@ class Bonus:
     ) -> dict[str, float]:
         metrics: dict[str, float | Tensor] = {}
         encoder = self._novelty.encoder
-        if encoder is not None and self.config.updates_encoder and not first[1:].all():
+        if isinstance(encoder, EncoderLearner) and not first[1:].all():
             c = self.config.encoder
             reach = min(c.temporal_shift, len(first) - 1)
             t, env, k = draw_pairs(self._rng, first, len(first), c.batch, reach)

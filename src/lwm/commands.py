@@ -51,7 +51,7 @@ def _chosen(args: argparse.Namespace) -> Config:
 
 
 _OTHERS = {
-    "labyrinth": ("atari", "encoder", "gym"),
+    "labyrinth": ("atari", "gym"),
     "atari": ("env", "gym"),
     "gym": ("env", "atari"),
 }

@@ -94,6 +94,27 @@ class Config:
         return self.workload == "atari"
 
     @property
+    def representation(self) -> str:
+        """What the bonus sees: ``wmse``, ``rf``, ``idf``, ``rnd``, or ``pixels``, which stands for
+        any observation as it is."""
+        chosen = self.encoder.representation
+        if self.agent == "lwm-rf":  # row 34: the same model, on a Phi that never learns
+            return "rf"
+        if chosen == "auto":
+            return "pixels" if self.workload == "labyrinth" else "wmse"
+        return chosen
+
+    @property
+    def acts_at_random(self) -> bool:
+        """No network is asked what to do."""
+        return self.agent == "random" or self.loop.policy == "random"
+
+    @property
+    def television(self) -> bool:
+        """The environments have a noisy TV."""
+        return self.atari.tv if self.sees_images else self.env.tv
+
+    @property
     def bonus(self) -> str:
         """Which bonus model runs: ``none``, ``lwm``, ``lwm-ff`` or ``mbie-eb``."""
         if self.agent == "dqn" and self.intrinsic.leak_to_baseline:
@@ -105,7 +126,7 @@ class Config:
     @property
     def pretrains_encoder(self) -> bool:
         """Phi, where there is one, learns from the warm-up."""
-        return self.agent != "lwm-rf"
+        return self.representation != "rf"
 
     @property
     def updates_encoder(self) -> bool:
@@ -168,6 +189,7 @@ def check(config: Config) -> None:
         _check_gym(config)
     if config.agent == "lwm-rf" and config.workload == "labyrinth":
         raise BadInput("agent 'lwm-rf' is for images; the labyrinth's observations need no encoder")
+    _check_representation(config)
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:
@@ -214,6 +236,22 @@ def _check_gym(config: Config) -> None:
     ):
         if value != allowed:
             raise BadInput(f"{key}={value} is for the labyrinth; here it must be {allowed}")
+
+
+def _check_representation(config: Config) -> None:
+    """What needs the labyrinth's four bits as they are."""
+    if config.env.tv and config.replay.symmetry_share:
+        raise BadInput("env.tv=True has no symmetries: replay.symmetry_share must be 0")
+    if config.sees_images or config.representation == "pixels":
+        return
+    for key, value in (
+        ("agent", config.agent == "mbie-eb" and config.agent),
+        ("dqn.auxiliary", config.dqn.auxiliary),
+        ("world_model.sigmoid_output", config.world_model.sigmoid_output),
+    ):
+        if value:
+            kind = config.representation
+            raise BadInput(f"{key}={value} is for bits: not with encoder.representation={kind}")
 
 
 def _check_images(config: Config) -> None:

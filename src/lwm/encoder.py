@@ -1,4 +1,7 @@
-"""Φ: observations to embeddings, trained with W-MSE on what is close in time (Sec. 3.1, 3.2)."""
+"""Φ: observations to embeddings, trained with W-MSE on what is close in time (Sec. 3.1, 3.2).
+
+What sees an observation is a trunk (``vision``); what trains it is the same for all.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from lwm.sections import EncoderConfig
 from lwm.vision import ConvTrunk, Trunk
 from lwm.whitening import WMSEOutput, w_mse
 
-Frames = Tensor | NDArray[Any]
+Observations = Tensor | NDArray[Any]
 
 COLLAPSED_RANK = 2.0
 """The representation is taken for collapsed if its effective rank stays below this (and below half
@@ -49,18 +52,95 @@ class Encoder(nn.Module):
             return self.projection(features.float())
 
 
-class EncoderLearner:
-    """Φ and all that training it changes: its Adam, and the counts of what went wrong."""
+class PhiLearner:
+    """Φ, its Adam, and how both are saved; what it is trained for, subclasses say.
+
+    Never trained, it has random features.
+    """
+
+    def __init__(self, encoder: Encoder, config: EncoderConfig, *heads: nn.Module) -> None:
+        """``encoder`` is on the device where it is to be trained; ``heads`` are trained with it."""
+        self.encoder = encoder
+        self.heads = nn.ModuleList(heads)
+        self.device = next(encoder.parameters()).device
+        self.optimiser = torch.optim.Adam(
+            self._parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+        )
+        self.counts: dict[str, int] = {}
+        """Whole numbers that are saved with Φ."""
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [*self.encoder.parameters(), *self.heads.parameters()]
+
+    @torch.no_grad()  # not inference mode: the world model is trained on these z
+    def embed(self, obs: Observations) -> Tensor:
+        """Observations [..., *shape] -> z [..., D] float32, without gradient."""
+        seen = self._put(obs)
+        ahead = seen.ndim - self.encoder.trunk.axes
+        flat = seen.reshape(-1, *seen.shape[ahead:])
+        z = torch.cat([self._embed(part) for part in flat.split(_CHUNK)])
+        return z.view(*seen.shape[:ahead], z.shape[-1])
+
+    def _embed(self, obs: Tensor) -> Tensor:
+        """[B, ...] -> z [B, D]."""
+        return self.encoder(obs)
+
+    def _put(self, obs: Observations) -> Tensor:
+        return devices.put(obs, self.device) if isinstance(obs, np.ndarray) else obs
+
+    def _step(self, loss: Tensor | None) -> bool:
+        """One step of Adam on a loss, if there is one with finite gradients; whether there was."""
+        if loss is None:
+            return False
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        grads = [p.grad for p in self._parameters() if p.grad is not None]
+        if not devices.is_true(nn.utils.get_total_norm(grads).isfinite()):
+            return False
+        self.optimiser.step()
+        return True
+
+    def state_tree(self) -> dict[str, Any]:
+        """Weights, Adam's moments by parameter number (absent before the first step), counts."""
+        moments = self.optimiser.state_dict()["state"]
+        heads = {k: devices.fetch(v) for k, v in self.heads.state_dict().items()}
+        return {
+            "encoder": {k: devices.fetch(v) for k, v in self.encoder.state_dict().items()},
+            "optimiser": {
+                str(i): {k: devices.fetch(v) for k, v in s.items()} for i, s in moments.items()
+            },
+            "counts": dict(self.counts),
+            **({"heads": heads} if heads else {}),
+        }
+
+    def load_tree(self, tree: dict[str, Any]) -> None:
+        """Inverse of ``state_tree``; a tree of another architecture raises."""
+        weights = {k: torch.from_numpy(v) for k, v in tree["encoder"].items()}
+        self.encoder.load_state_dict(weights)
+        heads = {k: torch.from_numpy(v) for k, v in tree.get("heads", {}).items()}
+        self.heads.load_state_dict(heads)
+        moments = {
+            int(i): {k: torch.from_numpy(np.array(v)) for k, v in s.items()}
+            for i, s in tree["optimiser"].items()
+        }
+        for i, parameter in enumerate(self._parameters()):
+            # Adam's fused kernel would read beyond arrays that are too short.
+            own = moments.get(i, {})
+            if any(own[k].shape != parameter.shape for k in own if k != "step"):
+                raise ValueError(f"Adam's moments of parameter {i} have another shape")
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        self.counts = {name: int(tree["counts"][name]) for name in self.counts}
+
+
+class EncoderLearner(PhiLearner):
+    """Φ trained with W-MSE, and the counts of what went wrong."""
 
     def __init__(self, encoder: Encoder, config: EncoderConfig) -> None:
         """``encoder`` is on the device where it is to be trained."""
-        self.encoder = encoder
-        self.device = next(encoder.parameters()).device
+        super().__init__(encoder, config)
         self.wrap = config.wrap_shift
         self.rank_limit = min(COLLAPSED_RANK, config.embedding / 2)
-        self.optimiser = torch.optim.Adam(
-            encoder.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
-        )
         self.counts = {"updates": 0, "jittered": 0, "skipped": 0, "low_rank": 0}
         """Calls of ``learn``, those that needed jitter, those that changed nothing, and for how
         many on end the effective rank has been too low."""
@@ -70,26 +150,14 @@ class EncoderLearner:
         """The alarm: all frames look alike to Φ, or differ along one line only."""
         return self.counts["low_rank"] >= COLLAPSED_UPDATES
 
-    @torch.no_grad()  # not inference mode: the world model is trained on these z
-    def embed(self, obs: Frames) -> Tensor:
-        """Observations [..., *shape] -> z [..., D] float32, without gradient."""
-        frames = self._put(obs)
-        ahead = frames.ndim - self.encoder.trunk.axes
-        flat = frames.reshape(-1, *frames.shape[ahead:])
-        z = torch.cat([self.encoder(part) for part in flat.split(_CHUNK)])
-        return z.view(*frames.shape[:ahead], z.shape[-1])
-
-    def _put(self, frames: Frames) -> Tensor:
-        return devices.put(frames, self.device) if isinstance(frames, np.ndarray) else frames
-
-    def learn(self, pairs_x: Frames, pairs_y: Frames, offsets: Tensor) -> Metrics:
+    def learn(self, pairs_x: Observations, pairs_y: Observations, offsets: Tensor) -> Metrics:
         """One update on N pairs of observations [N, ...]; -> metrics.
 
-        ``offsets`` [2N, 2] int64 shift the frames, those of ``pairs_x`` first.  If the covariance
+        ``offsets`` [2N, 2] int64 shift images, those of ``pairs_x`` first.  If the covariance
         cannot be factored or a gradient is not finite, nothing changes but the counts.
         """
-        frames = torch.cat([self._put(pairs_x), self._put(pairs_y)])
-        seen = self.encoder.trunk.varied(frames, offsets.to(self.device), self.wrap)
+        both = torch.cat([self._put(pairs_x), self._put(pairs_y)])
+        seen = self.encoder.trunk.varied(both, offsets.to(self.device), self.wrap)
         out = w_mse(self.encoder(seen))
         stepped = self._step(out.loss)
         self._count(out, stepped)
@@ -104,49 +172,9 @@ class EncoderLearner:
         # Metrics are averaged and written as JSON: a loss that does not exist is left out.
         return metrics if out.paper_loss is None else {"encoder/loss": out.paper_loss, **metrics}
 
-    def _step(self, loss: Tensor | None) -> bool:
-        """One step of Adam on a loss, if there is one with finite gradients; whether there was."""
-        if loss is None:
-            return False
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        grads = [p.grad for p in self.encoder.parameters() if p.grad is not None]
-        if not devices.is_true(nn.utils.get_total_norm(grads).isfinite()):
-            return False
-        self.optimiser.step()
-        return True
-
     def _count(self, out: WMSEOutput, stepped: bool) -> None:
         c = self.counts
         c["updates"] += 1
         c["jittered"] += out.jitter is not None
         c["skipped"] += not stepped
         c["low_rank"] = c["low_rank"] + 1 if devices.is_true(out.rank < self.rank_limit) else 0
-
-    def state_tree(self) -> dict[str, Any]:
-        """Weights, Adam's moments by parameter number (absent before the first step), counts."""
-        moments = self.optimiser.state_dict()["state"]
-        return {
-            "encoder": {k: devices.fetch(v) for k, v in self.encoder.state_dict().items()},
-            "optimiser": {
-                str(i): {k: devices.fetch(v) for k, v in s.items()} for i, s in moments.items()
-            },
-            "counts": dict(self.counts),
-        }
-
-    def load_tree(self, tree: dict[str, Any]) -> None:
-        """Inverse of ``state_tree``; a tree of another architecture raises."""
-        weights = {k: torch.from_numpy(v) for k, v in tree["encoder"].items()}
-        self.encoder.load_state_dict(weights)
-        moments = {
-            int(i): {k: torch.from_numpy(np.array(v)) for k, v in s.items()}
-            for i, s in tree["optimiser"].items()
-        }
-        for i, parameter in enumerate(self.encoder.parameters()):
-            # Adam's fused kernel would read beyond arrays that are too short.
-            own = moments.get(i, {})
-            if any(own[k].shape != parameter.shape for k in own if k != "step"):
-                raise ValueError(f"Adam's moments of parameter {i} have another shape")
-        groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
-        self.counts = {name: int(tree["counts"][name]) for name in self.counts}

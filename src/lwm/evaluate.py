@@ -101,7 +101,7 @@ def _play(
     while True:
         explore = rng.random(n) < config.evaluation.epsilon
         random_action = rng.integers(env.num_actions, size=n)
-        if config.agent == "random":
+        if config.acts_at_random:
             actions = random_action
         else:
             acted, state = act(

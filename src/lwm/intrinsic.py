@@ -159,16 +159,81 @@ class CountBonus(NoBonus):
         self.counts.copy_(torch.from_numpy(tree["counts"]))
 
 
-class WorldModelBonus:
+class ErrorBonus:
+    """An error per row, normalised and clipped as Algorithm 2 has it; whose, subclasses say."""
+
+    def __init__(self, config: Config, device: torch.device = devices.CPU) -> None:
+        self.config = config.intrinsic
+        self.masks_last = config.intrinsic.boundary == "mask"
+        self.moments = RunningMoments(config.intrinsic.momentum, device)
+
+    def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
+        """Nothing to count: actors read the moments and never move them."""
+
+    def _move_moments(self, error: Tensor, valid: Tensor, burn_in: int) -> None:
+        """Towards the errors of rows 1 .. T-1 [T-1, B] that are real and behind the burn-in."""
+        skipped = 0 if self.config.moments_include_burn_in else max(burn_in - 1, 0)
+        self.moments.update(devices.select(error[skipped:], valid[skipped:]))
+
+    def _paid(self, error: Tensor, valid: Tensor, window: Window) -> Tensor:
+        """Errors of rows 1 .. T-1 [T-1, B], and which are real -> bonus of all rows [T, B]."""
+        r_in = error.new_zeros(window.a_tm1.shape)
+        r_in[1:] = self._bonus(error) * valid
+        return r_in * ~window.is_last if self.masks_last else r_in
+
+    def _bonus(self, error: Tensor) -> Tensor:
+        return self.config.beta * self.moments.normalise(error, self.config.clip)
+
+    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        """Networks and optimisers that a checkpoint saves, by name."""
+        return {}
+
+    def state_tree(self) -> dict[str, Any]:
+        """Moments; networks and optimisers are the learner's to save."""
+        m = self.moments
+        return {**devices.floats({"mean": m.mean, "std": m.std}), "updates": m.updates}
+
+    def load_tree(self, tree: dict[str, Any]) -> None:
+        """Inverse of ``state_tree``."""
+        self.moments.set(float(tree["mean"]), float(tree["std"]), int(tree["updates"]))
+
+
+class ResidualBonus(ErrorBonus):
+    """The size of z itself, where z is an error already (RND): no model predicts it."""
+
+    hidden = 0
+
+    def initial(self, batch: int) -> Tensor:
+        """[batch, 0]: nothing is carried."""
+        return torch.zeros(batch, 0, device=self.moments.mean.device)
+
+    def step(
+        self, belief: Tensor, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, is_first: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """One row while acting: -> bonus [B], belief, None."""
+        r_in = self._bonus(z.square().mean(-1))
+        return r_in if is_first is None else r_in * ~is_first, belief, None
+
+    def recompute(self, window: Window) -> Tensor:
+        """-> bonus [T, B] with the present moments."""
+        return self._paid(window.z[1:].square().mean(-1), ~window.is_first[1:], window)
+
+    def learn(self, window: Window, burn_in: int) -> tuple[Tensor, Metrics]:
+        """-> bonus [T, B], metrics; the moments move first."""
+        error, valid = window.z[1:].square().mean(-1), ~window.is_first[1:]
+        self._move_moments(error, valid, burn_in)
+        r_in = self._paid(error, valid, window)
+        return r_in, {"bonus/mean": r_in[burn_in:].mean(), "bonus/std": r_in[burn_in:].std()}
+
+
+class WorldModelBonus(ErrorBonus):
     """The paper's bonus: normalised, clipped prediction error of the latent world model."""
 
     def __init__(self, model: WorldModel, config: Config) -> None:
         """``model`` is on the device where it is to be trained."""
+        super().__init__(config, next(model.parameters()).device)
         self.model = model
-        self.config = config.intrinsic
         self.reset_state = config.dqn.reset_state
-        self.masks_last = config.intrinsic.boundary == "mask"
-        self.moments = RunningMoments(config.intrinsic.momentum, next(model.parameters()).device)
         self.optimiser = torch.optim.Adam(
             model.parameters(),
             lr=config.world_model.learning_rate,
@@ -198,9 +263,6 @@ class WorldModelBonus:
                 advanced = advanced * ~is_first[:, None]
         return r_in, advanced, prediction
 
-    def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
-        """Nothing to count: actors read the moments and never move them."""
-
     @torch.no_grad()
     def recompute(self, window: Window) -> Tensor:
         """The bonus of a window [T, B] with the present model and moments; nothing changes."""
@@ -217,8 +279,7 @@ class WorldModelBonus:
         fault = bit_loss(prediction, goal) if self.loss == "bce" else error
         loss = (fault * valid).sum() / valid.sum().clamp(min=1)
         with torch.no_grad():
-            skipped = 0 if self.config.moments_include_burn_in else max(burn_in - 1, 0)
-            self.moments.update(devices.select(error[skipped:], valid[skipped:]))
+            self._move_moments(error, valid, burn_in)
             r_in = self._paid(error, valid, window)
             paid = r_in[burn_in:].abs()
             metrics: Metrics = {
@@ -252,30 +313,12 @@ class WorldModelBonus:
             goal = torch.where(window.is_last[1:, :, None], following, goal)
         return prediction, goal, ~is_first[1:]
 
-    def _paid(self, error: Tensor, valid: Tensor, window: Window) -> Tensor:
-        """Errors of rows 1 .. T-1 [T-1, B], and which are real -> bonus of all rows [T, B]."""
-        r_in = error.new_zeros(window.a_tm1.shape)
-        r_in[1:] = self._bonus(error) * valid
-        return r_in * ~window.is_last if self.masks_last else r_in
-
-    def _bonus(self, error: Tensor) -> Tensor:
-        return self.config.beta * self.moments.normalise(error, self.config.clip)
-
     def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         """Networks and optimisers that a checkpoint saves, by name."""
         return {"world_model": self.model, "world_model_optimiser": self.optimiser}
 
-    def state_tree(self) -> dict[str, Any]:
-        """Moments; the model and its optimiser are the learner's to save."""
-        m = self.moments
-        return {**devices.floats({"mean": m.mean, "std": m.std}), "updates": m.updates}
 
-    def load_tree(self, tree: dict[str, Any]) -> None:
-        """Inverse of ``state_tree``."""
-        self.moments.set(float(tree["mean"]), float(tree["std"]), int(tree["updates"]))
-
-
-Bonus = NoBonus | CountBonus | WorldModelBonus
+Bonus = NoBonus | CountBonus | ResidualBonus | WorldModelBonus
 
 
 def build_bonus(
@@ -286,6 +329,8 @@ def build_bonus(
         return NoBonus(device)
     if config.bonus == "mbie-eb":
         return CountBonus(embedding, num_actions, config.intrinsic.beta, device)
+    if config.representation == "rnd":
+        return ResidualBonus(config, device)
     recurrent = config.bonus != "lwm-ff"
     model = WorldModel(embedding, num_actions, config.world_model, recurrent)
     return WorldModelBonus(model.to(device), config)

@@ -14,10 +14,11 @@ from lwm import devices
 from lwm.agent import RecurrentDQN, TDInput, td_errors
 from lwm.config import Config
 from lwm.devices import Metrics
-from lwm.encoder import EncoderLearner
+from lwm.encoder import EncoderLearner, PhiLearner
 from lwm.errors import CheckpointError, RunFailed
 from lwm.intrinsic import Window
 from lwm.novelty import AnyBonus, Novelty, load_parts, parts_tree
+from lwm.representations import DistillationLearner, InverseLearner
 from lwm.returns import sequence_priority
 from lwm.senses import Sense, bits_of, grey_frames
 from lwm.streams import torch_seeded
@@ -71,7 +72,7 @@ class LearnerState:
         return self.novelty.bonus
 
     @property
-    def encoder(self) -> EncoderLearner | None:
+    def encoder(self) -> PhiLearner | None:
         """Phi, where observations are not their own embedding."""
         return self.novelty.encoder
 
@@ -114,9 +115,21 @@ class LearnerState:
 def learn_encoder(
     state: LearnerState, pairs: Pairs, offsets: Tensor
 ) -> tuple[LearnerState, Metrics]:
-    """One update of Phi on N pairs of neighbouring frames, moved by ``offsets`` [2N, 2]."""
-    assert state.encoder is not None
+    """One update of Phi by W-MSE on N pairs of neighbours, moved by ``offsets`` [2N, 2] if any."""
+    assert isinstance(state.encoder, EncoderLearner)
     return state, state.encoder.learn(pairs.x, pairs.y, offsets)
+
+
+def learn_features(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, Metrics]:
+    """One update of another Phi on windows of two rows: inverse dynamics or distillation."""
+    phi, real = state.encoder, ~unroll.is_first[1]
+    if isinstance(phi, InverseLearner):
+        rows = (unroll.obs[0, real], unroll.obs[1, real], unroll.a_tm1[1, real])
+        metrics = phi.learn(*(devices.put(v, state.device) for v in rows))
+    else:
+        assert isinstance(phi, DistillationLearner)
+        metrics = phi.learn(unroll.obs[1])
+    return state, {f"encoder/{key}": value for key, value in metrics.items()}
 
 
 def learn(

@@ -11,13 +11,16 @@ from torch import Tensor, nn
 
 from lwm import devices
 from lwm.config import Config, replace
-from lwm.encoder import Encoder, EncoderLearner
+from lwm.encoder import Encoder, EncoderLearner, PhiLearner
 from lwm.intrinsic import Bonus, build_bonus
 from lwm.networks import load_optimiser, optimiser_tree
+from lwm.representations import DistillationLearner, InverseLearner
 from lwm.rivals import ICMBonus, RNDBonus
-from lwm.senses import Sense
+from lwm.senses import PIXEL_UNIT, Sense
 from lwm.vision import working_dtype
 
+LATENT = ("lwm", "lwm-ff")
+"""Bonuses with a world model: one that is given images themselves predicts their scaled pixels."""
 KINDS = ("lwm", "lwm-ff", "lwm-rf", "rnd", "icm")
 
 AnyBonus = Bonus | RNDBonus | ICMBonus
@@ -44,9 +47,8 @@ class Novelty:
     ) -> None:
         """``config.bonus`` says which; weights are drawn from torch's own generator."""
         self.kind, self.sense, self.device = config.bonus, sense, device
-        self.encoder: EncoderLearner | None = None
+        self.encoder: PhiLearner | None = None
         """Φ, where observations are not their own embedding."""
-        self.trains_encoder = config.updates_encoder
         self.bonus: AnyBonus
         self.size = sense.size
         """Of what the bonus is given of an observation."""
@@ -56,17 +58,31 @@ class Novelty:
         if self.kind == "icm":
             self.bonus = ICMBonus(sense, num_actions, config.intrinsic, device)
             return
-        embeds = sense.kind != "bits"
-        learned = embeds and self.kind != "none"
-        if embeds:
-            self.size = config.encoder.embedding if learned else 0
+        representation = config.representation
+        if config.workload == "gym" and sense.kind == "bits":
+            representation = "pixels"
+        self.representation = "none" if self.kind == "none" else representation
+        if self.representation == "none" and sense.kind != "bits":
+            self.size = 0
+        if self.representation not in ("none", "pixels"):
+            self.size = config.encoder.embedding
         self.bonus = build_bonus(config, self.size, num_actions, device)
-        if learned:
-            dtype = working_dtype(config.precision, device)
-            trunk = sense.trunk(config.gym.pixel_unit, config.encoder.width, dtype)
-            self.encoder = EncoderLearner(
-                Encoder(self.size, trunk=trunk).to(device), config.encoder
-            )
+        if self.representation not in ("none", "pixels"):
+            self.encoder = self._phi(config, num_actions)
+
+    def _phi(self, config: Config, num_actions: int) -> PhiLearner:
+        c = config.encoder
+
+        def network() -> Encoder:
+            dtype = working_dtype(config.precision, self.device)
+            trunk = self.sense.trunk(config.gym.pixel_unit, c.hidden, dtype)
+            return Encoder(c.embedding, trunk=trunk).to(self.device)
+
+        if self.representation == "idf":
+            return InverseLearner(network(), num_actions, c)
+        if self.representation == "rnd":
+            return DistillationLearner(network(), network(), c)
+        return (EncoderLearner if self.representation == "wmse" else PhiLearner)(network(), c)
 
     def __str__(self) -> str:
         if self.kind in ("none", "rnd", "icm"):
@@ -74,8 +90,8 @@ class Novelty:
         if self.encoder is None:
             return "the bits themselves"
         network = "CNN" if self.sense.image is not None else "MLP"
-        how = "W-MSE" if self.trains_encoder else "random features"
-        return f"{network} + {how}, {self.size} dimensions"
+        how = {"wmse": "W-MSE", "rf": "random features", "idf": "inverse dynamics"}
+        return f"{network} + {how[self.representation]}, {self.size} dimensions"
 
     def embed(self, obs: NDArray[Any] | Tensor) -> Tensor:
         """Stored observations [..., *shape] as the bonus takes them [..., size]."""
@@ -85,7 +101,8 @@ class Novelty:
         ahead = seen.shape[: seen.ndim - len(self.sense.shape)]
         if not self.size:
             return torch.zeros(*ahead, 0, device=self.device)
-        return seen.float().reshape(*ahead, self.size)
+        flat = seen.float().reshape(*ahead, self.size)
+        return flat / PIXEL_UNIT - 1 if self.kind in LATENT and self.sense.image else flat
 
     def state_tree(self) -> dict[str, Any]:
         """Everything as a tree of NumPy arrays and plain values."""

@@ -11,9 +11,11 @@ import torch
 
 from lwm.actor import act, initial_state
 from lwm.config import Config
+from lwm.encoder import EncoderLearner
+from lwm.envs.television import PATCH
 from lwm.envs.vector import make_env
 from lwm.errors import BadInput
-from lwm.learner import LearnerState, learn, learn_encoder
+from lwm.learner import LearnerState, learn, learn_encoder, learn_features
 from lwm.streams import environment_seeds
 from lwm.types import Pairs, Step, Unroll
 from lwm.vision import SIDE, shift_offsets
@@ -30,7 +32,8 @@ _WORKER = 120 << 20
 def replay_bytes(config: Config) -> int:
     """Memory of a full replay buffer of frames."""
     c = config.replay
-    frame = _COMPRESSED_FRAME if c.compress else _PIXELS
+    noise = PATCH**2 if config.television else 0  # does not compress
+    frame = _COMPRESSED_FRAME + noise if c.compress else _PIXELS
     states = c.capacity_steps // (c.unroll if c.prioritised else 1)
     return c.capacity_steps * (frame + _REST_OF_ROW) + states * 4 * config.dqn.hidden
 
@@ -120,19 +123,23 @@ def trial(config: Config) -> dict[str, float]:
 def _learner_trial(config: Config, num_actions: int, rng: np.random.Generator) -> dict[str, float]:
     state = LearnerState(config, _PIXELS, num_actions)
     T, B, K = config.window, config.replay.batch, config.loop.actors
-    zero, off = np.zeros((T, B), np.float32), np.zeros((T, B), np.bool_)
-    unroll = Unroll(
-        obs=_noise(rng, T, B),
-        a_tm1=rng.integers(num_actions, size=(T, B)),
-        r_t=zero,
-        is_first=off,
-        is_last=off,
-        discount_t=zero + 1,
-        h=np.zeros((B, config.dqn.hidden), np.float32),
-        belief=np.zeros((B, 0), np.float32),
-        r_in=zero,
-        origin=np.zeros((B, 2), np.int64),
-    )
+
+    def windows(T: int, B: int) -> Unroll:
+        zero, off = np.zeros((T, B), np.float32), np.zeros((T, B), np.bool_)
+        return Unroll(
+            obs=_noise(rng, T, B),
+            a_tm1=rng.integers(num_actions, size=(T, B)),
+            r_t=zero,
+            is_first=off,
+            is_last=off,
+            discount_t=zero + 1,
+            h=np.zeros((B, config.dqn.hidden), np.float32),
+            belief=np.zeros((B, 0), np.float32),
+            r_in=zero,
+            origin=np.zeros((B, 2), np.int64),
+        )
+
+    unroll = windows(T, B)
     flags, none = np.zeros(K, np.bool_), np.zeros(K, np.float32)
     actions = np.zeros(K, np.int64)
     step = Step(_noise(rng, K), actions, none, flags, flags, none + 1, none, actions, flags)
@@ -144,11 +151,14 @@ def _learner_trial(config: Config, num_actions: int, rng: np.random.Generator) -
         ),
         "encoder": 0.0,
     }
-    if state.encoder is not None:
-        n = config.encoder.batch
+    n = config.encoder.batch
+    if isinstance(state.encoder, EncoderLearner):
         pairs = Pairs(_noise(rng, n), _noise(rng, n))
         offsets = shift_offsets(rng, 2 * n, config.encoder.spatial_shift)
         took["encoder"] = _seconds(lambda: learn_encoder(state, pairs, offsets))
+    elif state.encoder is not None and config.representation != "rf":
+        rows = windows(2, n)
+        took["encoder"] = _seconds(lambda: learn_features(state, rows))
     return took
 
 

@@ -227,7 +227,7 @@ _GYM_DEBUG: dict[str, Any] = {
     "dqn.head": 16,
     "dqn.n_step": 2,
     "encoder.embedding": 4,
-    "encoder.width": 16,
+    "encoder.hidden": 16,
     "encoder.batch": 16,
     "encoder.pretrain_iterations": 4,
     "world_model.features": 16,

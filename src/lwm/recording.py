@@ -33,7 +33,7 @@ def play(trained: Trained, seed: int, purpose: str = "test") -> Episode:
             bonus,
             state,
             step,
-            rng.random(1) < (1 if config.agent == "random" else config.evaluation.epsilon),
+            rng.random(1) < (1 if config.acts_at_random else config.evaluation.epsilon),
             rng.integers(env.num_actions, size=1),
             config.dqn.reset_state,
             learner.embed,

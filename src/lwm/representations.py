@@ -1,6 +1,7 @@
-"""What W-MSE is compared with: inverse dynamics features and CPC|Action, on the same Φ (Sec. 3.3).
+"""What W-MSE is compared with, on the same Φ: inverse dynamics features, CPC|Action (Sec. 3.3), and
+the distillation of a random network (RND).
 
-Random features need no code: they are Φ as initialised.  Both learners own their network's head and
+Random features need no code: they are Φ as initialised.  The learners own their network's head and
 optimiser, and share Φ's architecture, learning rate and Adam with ``EncoderLearner``.
 """
 
@@ -11,33 +12,33 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lwm.config import EncoderConfig
-from lwm.encoder import Encoder
+from lwm.encoder import Encoder, Observations, PhiLearner
 from lwm.networks import GRU, one_hot
 
 HIDDEN = 256
 """Width of the inverse model's hidden layer and of the GRU (as the world model has)."""
 
 
-class InverseLearner:
+class InverseLearner(PhiLearner):
     """IDF: two neighbouring embeddings, concatenated, through a small network to the action."""
 
     def __init__(self, encoder: Encoder, num_actions: int, config: EncoderConfig) -> None:
-        self.encoder = encoder
         self.head = nn.Sequential(
             nn.Linear(2 * config.embedding, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, num_actions)
         )
-        self.optimiser = _adam([self.encoder, self.head], config)
+        self.head.to(next(encoder.parameters()).device)
+        super().__init__(encoder, config, self.head)
 
     def logits(self, x: Tensor, y: Tensor) -> Tensor:
-        """Frames x_t, x_{t+1} [N, 84, 84] uint8 -> scores of the action between them [N, A]."""
+        """x_t, x_{t+1} [N, 84, 84] or [N, inputs] -> scores of the action between them [N, A]."""
         z = self.encoder(torch.cat([x, y]))
         return self.head(torch.cat(z.chunk(2), 1))
 
     def learn(self, x: Tensor, y: Tensor, action: Tensor) -> dict[str, float]:
-        """One update on N transitions: x_t, x_{t+1} [N, 84, 84] uint8, a_t [N] int64."""
+        """One update on N transitions: x_t, x_{t+1} [N, ...], a_t [N] int64."""
         logits = self.logits(x, y)
         loss = F.cross_entropy(logits, action)
-        _step(self.optimiser, loss)
+        self._step(loss)
         hits = (logits.detach().argmax(1) == action).float().mean()
         return {"loss": loss.item(), "accuracy": hits.item()}
 
@@ -47,6 +48,26 @@ class InverseLearner:
         parts = zip(x.split(256), y.split(256), action.split(256), strict=True)
         hits = sum(int((self.logits(a, b).argmax(1) == c).sum()) for a, b, c in parts)
         return hits / len(action)
+
+
+class DistillationLearner(PhiLearner):
+    """RND (Burda et al. 2018): Φ learns to be a fixed random network of its own kind.
+
+    z is what it is still wrong by: large where observations are new, small where they are not.
+    """
+
+    def __init__(self, encoder: Encoder, fixed: Encoder, config: EncoderConfig) -> None:
+        self.fixed = fixed.requires_grad_(False)
+        super().__init__(encoder, config, self.fixed)  # saved with Φ; Adam sees no gradient of it
+
+    def _embed(self, obs: Tensor) -> Tensor:
+        return self.encoder(obs) - self.fixed(obs)
+
+    def learn(self, obs: Observations) -> dict[str, float]:
+        """One update on N observations [N, ...]."""
+        loss = self._embed(self._put(obs)).square().mean()
+        self._step(loss)
+        return {"loss": loss.item()}
 
 
 class ContrastiveLearner:

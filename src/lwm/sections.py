@@ -25,6 +25,7 @@ class EnvConfig:
     carve_start: Literal["corner", "random"] = setting(
         "corner", "cell where carving begins; row 36"
     )
+    tv: bool = setting(False, "a noisy TV in one room: 8 more bits, and an action that re-tunes")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class AtariConfig:
         "own", "who plays: our processes, exactly resumable, or ale-py's threads, which are not"
     )
     workers: int = setting(0, "processes that step the games; 0: one per core", 0, 256)
+    tv: bool = setting(False, "a noisy TV of 28 x 28 pixels, and an action that re-tunes")
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ class LoopConfig:
     )
     warmup_frames: int = setting(
         10_000, "transitions collected at random first", 0, 10**9, "POL DQN"
+    )
+    policy: Literal["agent", "random"] = setting(
+        "agent", "who acts; random: uniform actions, and nothing but the bonus is trained"
     )
     cycles_per_update: int = setting(
         4, "actor cycles per learner update", 1, 10**6, "POL DQN: ratio 4"
@@ -187,10 +192,18 @@ class DQNConfig:
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Phi: the encoder of image observations, trained with W-MSE on temporal neighbours."""
+    """Phi: the encoder of observations, trained with W-MSE on temporal neighbours."""
 
+    representation: Literal["auto", "wmse", "rf", "idf", "pixels", "rnd"] = setting(
+        "auto",
+        "what z is; wmse: Phi; rf: Phi never trained; idf: Phi of inverse dynamics; pixels: the "
+        "observation itself; rnd: Phi minus a fixed random one, paid without a world model; "
+        "auto: wmse on images, pixels in the labyrinth",
+    )
+    hidden: int = setting(
+        128, "width of the two hidden layers, where observations are vectors", 1, 10**5
+    )
     embedding: int = setting(32, "output dimensions", 1, 10**4, "Phi training")
-    width: int = setting(128, "each layer of the MLP that takes vectors", 1, 10**5)
     learning_rate: float = setting(5e-4, "Adam", 0, 1, "Phi training")
     adam_epsilon: float = setting(1e-8, "Adam; row 31", 0, 1)
     pretrain_iterations: int = setting(

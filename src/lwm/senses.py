@@ -119,7 +119,7 @@ class Sense:
             return ConvTrunk(dtype)
         if self.image is not None:
             return ImageTrunk(self.image, self.beside, unit)
-        return VectorTrunk(self.size, width)
+        return VectorTrunk(self.size, width, normalise=self.kind == "vector")
 
     @property
     def shift(self) -> int:

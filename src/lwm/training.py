@@ -13,6 +13,7 @@ from lwm.actor import ActorState, act, initial_state, ladder
 from lwm.config import Config
 from lwm.coverage import coverage_in
 from lwm.devices import Metrics
+from lwm.envs.television import Television
 from lwm.envs.vector import make_env, sense_in
 from lwm.errors import CheckpointError
 from lwm.learner import LearnerState
@@ -22,6 +23,7 @@ from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator, generator_state, restore_generator
 from lwm.types import Event, Step
 from lwm.updates import Updates
+from lwm.viewing import Viewing
 
 
 class Trainer:
@@ -55,12 +57,16 @@ class Trainer:
             alpha=config.replay.priority_exponent,
             beta=config.replay.importance_exponent,
         )
-        self.ranking = Ranking(config) if config.replay.prioritised else None
+        ranked = config.replay.prioritised and config.loop.policy != "random"
+        self.ranking = Ranking(config) if ranked else None
         self.replay_rng = generator(config.seed, "replay")
         self.updates = Updates(config, self.learner, self.replay, self.replay_rng)
         self.epsilon = ladder(
             config.dqn.epsilon_base, config.dqn.epsilon_low, config.dqn.epsilon_high, actors
         )
+        if config.acts_at_random:
+            self.epsilon = np.ones(actors)
+        self.viewing = Viewing() if config.television else None
         self.act_rng = generator(config.seed, "actor")
         self.frames = 0
         self.cycles = 0
@@ -157,6 +163,9 @@ class Trainer:
             self.config.dqn.reset_state,
             self.learner.embed,
         )
+        if self.viewing is not None:
+            assert isinstance(self.env, Television)
+            self.viewing.note(self.env, ~self.step.is_first, acted.r_in)
         belief = acted.belief if self._keeps_belief else None
         self.replay.append(self.step, acted.h, acted.r_in, belief)
         if self.ranking is not None:
@@ -229,6 +238,8 @@ class Trainer:
         if self.coverage is not None:
             data["coverage/rooms"] = self.coverage.rooms
             data["coverage/positions"] = self.coverage.positions
+        if self.viewing is not None:
+            data |= self.viewing.totals
         self._sums = {}
         return Event(self._phase, self.frames, data)
 
@@ -254,6 +265,7 @@ class Trainer:
             "sums": {k: np.array(v) for k, v in devices.read(self._sums).items()},
             **({} if self.ranking is None else {"ranking": self.ranking.get_state()}),
             **({} if self.coverage is None else {"coverage": self.coverage.seen}),
+            **({} if self.viewing is None else {"viewing": dict(self.viewing.totals)}),
         }
 
     def set_state(
@@ -293,6 +305,8 @@ class Trainer:
                 self.ranking.set_state(state["ranking"])
             if self.coverage is not None:
                 self.coverage.seen[:] = state["coverage"]
+            if self.viewing is not None:
+                self.viewing.totals = {k: state["viewing"][k] for k in self.viewing.totals}
         except (KeyError, ValueError, TypeError, AttributeError) as e:
             raise CheckpointError(f"the checkpoint does not fit this config: {e}") from None
 

@@ -6,8 +6,15 @@ import numpy as np
 
 from lwm.config import Config
 from lwm.devices import Metrics
-from lwm.intrinsic import WorldModelBonus
-from lwm.learner import LearnerState, learn, learn_encoder, pretrain, priorities
+from lwm.encoder import EncoderLearner
+from lwm.learner import (
+    LearnerState,
+    learn,
+    learn_encoder,
+    learn_features,
+    pretrain,
+    priorities,
+)
 from lwm.ranking import Ranking
 from lwm.replay import Replay
 from lwm.symmetry import GROUP, turned
@@ -24,15 +31,20 @@ class Updates:
         self.config, self.learner, self.replay, self.rng = config, learner, replay, rng
 
     def all(self, progress: float) -> list[Metrics]:
-        """Phi, world model and DQN, each once (a fixed Phi: not at all); ``progress``: share of the
-        schedules."""
+        """Phi, world model and (unless actions are random) DQN, each once (a fixed Phi: not at
+        all); ``progress``: share of the schedules."""
         phi = self.learner.encoder is not None and self.config.updates_encoder
         found = [self.encoder()] if phi else []
-        return [*found, self.agent(progress)]
+        alone = self.config.loop.policy == "random"
+        return [*found, self.world_model(progress) if alone else self.agent(progress)]
 
     def encoder(self) -> Metrics:
         """One update of Phi."""
         c = self.config.encoder
+        if not isinstance(self.learner.encoder, EncoderLearner):
+            unroll = self.replay.sample(self.rng, c.batch, 2)
+            self.learner, metrics = learn_features(self.learner, unroll)
+            return metrics
         pairs = self.replay.sample_pairs(self.rng, c.batch, c.temporal_shift)
         offsets = shift_offsets(self.rng, 2 * c.batch, c.spatial_shift)
         self.learner, metrics = learn_encoder(self.learner, pairs, offsets)
@@ -56,11 +68,11 @@ class Updates:
         c = self.config
         learns = self.learner.encoder is not None and c.pretrains_encoder
         phi = c.encoder.pretrain_iterations if learns else 0
-        rest = isinstance(self.learner.bonus, WorldModelBonus) or c.dqn.auxiliary > 0
+        rest = c.bonus not in ("none", "mbie-eb") or c.dqn.auxiliary > 0
         return phi, phi + (c.world_model.pretrain_iterations if rest else 0)
 
     def world_model(self, progress: float) -> Metrics:
-        """One update of the world model alone, on warm-up rows."""
+        """One update of the world model alone."""
         c = self.config.world_model
         unroll = self.replay.sample(self.rng, c.pretrain_batch, c.pretrain_rows)
         self.learner, metrics = pretrain(self.learner, self.turned(unroll, progress))

@@ -169,8 +169,8 @@ class VectorTrunk(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, size] float32 -> features [B, width]."""
-        return self.layers(x if self.normaliser is None else self.normaliser(x))
+        """[B, size], of any dtype -> features [B, width]."""
+        return self.layers(x.float() if self.normaliser is None else self.normaliser(x))
 
     def varied(self, rows: Tensor, offsets: Tensor, wrap: bool) -> Tensor:
         """The rows as Φ is trained on them: as they are, and counted by the normaliser."""

@@ -6,7 +6,8 @@ of a room are kept as four bits, bit i for direction i.
 Randomness is a function, not a stream: draw d of episode e under seed s is a hash of (s, e, d).  So
 one environment and many in parallel play the same episodes, and layouts can be carved in batches
 before they are needed.  Draw 0 is the start room, draws 1 .. size*size-1 are the carving moves and
-draw size*size is the cell where carving starts, if that is random.
+draw size*size is the cell where carving starts, if that is random; what an episode needs beside its
+layout takes draws behind these.
 """
 
 from __future__ import annotations
@@ -54,6 +55,14 @@ def _draws(seeds: ArrayLike, episodes: ArrayLike, count: int) -> Ints:
     episode = np.atleast_1d(np.asarray(episodes)).astype(np.uint64)
     key = _mix(_mix(seed + gamma) + episode * gamma)
     draws = _mix(key[:, None] + np.arange(1, count + 1, dtype=np.uint64) * gamma)
+    return (draws >> np.uint64(32)).astype(np.int64)
+
+
+def draw(seeds: Ints, episodes: Ints, numbers: Ints) -> Ints:
+    """[N] the 32-bit draws ``numbers`` [N] of episodes [N] under seeds [N], one each."""
+    gamma = np.uint64(_GAMMA)
+    key = _mix(_mix(seeds.astype(np.uint64) + gamma) + episodes.astype(np.uint64) * gamma)
+    draws = _mix(key + (numbers.astype(np.uint64) + np.uint64(1)) * gamma)
     return (draws >> np.uint64(32)).astype(np.int64)
 
 

@@ -52,6 +52,11 @@ REGISTRY = {
         "5 minutes a labyrinth run (15 of them), 40 minutes one of Atari (3)",
         "as here: nets too small for a GPU",
     ),
+    "noisy-tv": Entry(
+        "a TV that shows noise when re-tuned: what five bonuses pay for it, and who watches",
+        "see docs/noisy-tv.md",
+        "not measured",
+    ),
     "limits": Entry(
         "what the labyrinth allows: random walk, blind walk, Bayes-optimal, full map",
         "half a minute",
@@ -77,7 +82,7 @@ def find(name: str) -> Any:
     """The module of an experiment."""
     if name not in REGISTRY:
         raise BadInput(f"unknown experiment {name!r}{hint(name, REGISTRY)}")
-    return import_module(f"lwm.experiments.{name}")
+    return import_module(f"lwm.experiments.{name.replace('-', '_')}")
 
 
 def listing() -> str:

@@ -73,10 +73,12 @@ def run_missing(
     keys: tuple[str, ...],
     options: Options,
     name: str | None = None,
+    told: str = "score",
 ) -> None:
     """Run what of ``plan`` has no row yet; the words of ``only`` must all be in a run's id.
 
-    ``name`` is that of the experiment, where it is not that of its file of rows.
+    ``name`` is that of the experiment, where it is not that of its file of rows; ``told`` the
+    column that is printed as a run ends.
     """
     only, seeds, jobs = options.only, options.seeds, options.jobs
     chosen = [(s, seed) for s, seed in plan if all(word in s.job(seed).id for word in only)]
@@ -94,8 +96,9 @@ def run_missing(
         found = setting.rows(seed)
         if found:
             rows.append_all(path, columns, found)
-        score = f": score {found[0]['score']:.2f}" if found and "score" in found[0] else ""
-        print(f"finished {job.id}{score}", flush=True)
+        value = found[0].get(told) if found else None
+        ending = "" if value is None else f": {told} {value:.2f}"
+        print(f"finished {job.id}{ending}", flush=True)
 
     failed = runner.run_all(list(todo), jobs, on_done)
     if failed:

@@ -13,7 +13,10 @@ from lwm.experiments import rows
 from lwm.report import page
 from lwm.report.tables import load
 
-_NAMES = ("size", "game", "agent", "preset", "variant", "player", "representation", "stage", "seed")
+_NAMES = (
+    "size", "game", "env", "policy", "agent", "bonus", "embedding", "preset", "variant", "player",
+    "representation", "stage", "seed",
+)  # fmt: skip
 
 
 def rows_of_results() -> str:
