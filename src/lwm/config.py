@@ -242,7 +242,7 @@ def _check_representation(config: Config) -> None:
     """What needs the labyrinth's four bits as they are."""
     if config.env.tv and config.replay.symmetry_share:
         raise BadInput("env.tv=True has no symmetries: replay.symmetry_share must be 0")
-    if config.sees_images or config.representation == "pixels":
+    if config.workload != "labyrinth" or config.representation == "pixels":
         return
     for key, value in (
         ("agent", config.agent == "mbie-eb" and config.agent),
