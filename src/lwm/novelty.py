@@ -17,6 +17,7 @@ from lwm.networks import load_optimiser, optimiser_tree
 from lwm.rivals import ICMBonus, RNDBonus
 from lwm.senses import Sense
 from lwm.streams import torch_seeded
+from lwm.vision import VectorTrunk
 
 KINDS = ("lwm", "lwm-ff", "lwm-rf", "rnd", "icm")
 
@@ -82,6 +83,12 @@ class Novelty:
         ahead = rows.shape[: rows.ndim - len(self.sense.shape)]
         flat = np.ascontiguousarray(rows).reshape(*ahead, self.size)
         return devices.put(flat, self.device).float()
+
+    def observe(self, rows: NDArray[Any]) -> None:
+        """Count rows in whose Φ stays random: it still takes inputs of mean 0 and variance 1."""
+        if self._phi is not None and isinstance(self._phi.encoder.trunk, VectorTrunk):
+            flat = devices.put(rows.reshape(-1, rows.shape[-1]), self.device)
+            self._phi.encoder.trunk.observe(flat)
 
     def state_tree(self) -> dict[str, Any]:
         """Everything as a tree of NumPy arrays and plain values."""
