@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
-from trees import same
 
 from lwm import Bonus, Sequences
 from lwm.errors import BadInput, CheckpointError
 from lwm.novelty import KINDS
+from trees import same
 
 ACTIONS = spaces.Discrete(3)
 SPACES: dict[str, spaces.Space[Any]] = {

@@ -187,7 +187,7 @@ class LWMReplayBuffer(ReplayBuffer):
         back = np.arange(-before, 1)[:, None]
         age = (t - self._oldest()) % self.buffer_size + back  # of the row, from the oldest one
         at = (np.maximum(age, 0) + self._oldest()) % self.buffer_size
-        ended = self.dones[at, lane].astype(np.bool_)
+        ended = self.dones[at, lane].astype(np.bool_) & (age >= 0)
         # A row begins an episode if the one before it ended; nothing is older than the oldest.
         first = np.concatenate([np.ones_like(ended[:1]), ended[:-1]]) | (age <= 0)
         # Candidates are the transitions' two ends, in turn; the last before + 2 rows are taken.
