@@ -11,6 +11,7 @@ trains on them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,11 +29,17 @@ from lwm.intrinsic import Window
 from lwm.novelty import KINDS, Novelty, fitted
 from lwm.pairs import draw_pairs
 from lwm.senses import sense_of
-from lwm.settings import hint, to_dict
+from lwm.settings import get, hint, to_dict
 from lwm.streams import generator, generator_state, restore_generator, torch_seeded
 from lwm.vision import shift_offsets
 
-_NAME = "bonus"
+_BUILT_BY = (
+    "encoder.embedding", "encoder.hidden", "world_model.features", "world_model.hidden",
+    "world_model.head", "world_model.relu_features", "gym.pixel_unit",
+)  # fmt: skip
+"""Settings without which saved networks mean something else."""
+_FIXED = {"intrinsic.boundary": "terminal", "dqn.reset_state": True}
+"""``next_obs`` is the true next observation, and a belief ends with its episode."""
 
 
 class Sequences(NamedTuple):
@@ -71,20 +78,27 @@ class Bonus:
             raise ValueError(f"unknown kind of bonus {kind!r}{hint(kind, KINDS)}")
         if not isinstance(action_space, spaces.Discrete):
             raise ValueError(f"expected a Discrete action space, got {action_space}")
-        if num_envs < 1:
-            raise ValueError(f"expected at least 1 environment, got {num_envs}")
+        if not isinstance(num_envs, int | np.integer) or num_envs < 1:
+            raise ValueError(f"expected num_envs of at least 1, got {num_envs!r}")
         self.observation_space, self.action_space = observation_space, action_space
-        self.num_envs, self.kind = num_envs, kind
+        self.num_envs, self.kind = int(num_envs), kind
         self.sense = sense_of(observation_space)
         given = {"seed": seed, "device": device, "agent": kind, **(overrides or {})}
         self.config = fitted(load_preset(preset, given, "gym"), self.sense)
+        for key, value in _FIXED.items():
+            if get(self.config, key) != value:
+                raise ValueError(f"expected {key}={value}, got {get(self.config, key)}")
         self._device = devices.pick(self.config.device)
         with torch_seeded(seed, "init"):
             self._novelty = Novelty(self.config, self.sense, int(action_space.n), self._device)
         self._belief = self._novelty.bonus.initial(num_envs)
         self._z = torch.zeros(num_envs, self._novelty.size, device=self._device)
+        self.known = np.zeros(num_envs, np.bool_)
+        """[B] the latest observation of the environment was seen; else the next ``obs`` counts as
+        a first one, whatever ``is_first`` says."""
         self._rng = generator(seed, "bonus")
         self.updates = 0
+        """Calls of ``update``."""
 
     def __repr__(self) -> str:
         return f"Bonus({self.kind}: {self.sense} -> {self._novelty}, {self.num_envs} environments)"
@@ -103,19 +117,34 @@ class Bonus:
         next observation, the final one at an episode's end (not the reset that follows).  Where
         ``obs`` is not a first one it is taken to be the ``next_obs`` of the call before.
         """
-        B = self.num_envs
-        first = self._flags(is_first, (B,), "is_first")
-        taken = self._actions(action, (B,))
-        after = self._rows(next_obs, (B,), "next_obs")
-        if first.any():
-            begun = self._rows(obs, (B,), "obs")[first]
+        first = self._flags(is_first, (self.num_envs,), "is_first") | ~self.known
+        after = self.rows(next_obs, "next_obs")
+        begun = self.rows(obs, "obs")[first] if first.any() else after[:0]
+        return self.step_rows(begun, action, after, first)
+
+    @torch.no_grad()
+    def step_rows(
+        self,
+        begun: NDArray[Any],
+        action: NDArray[np.integer],
+        after: NDArray[Any],
+        first: NDArray[np.bool_],
+    ) -> NDArray[np.float32]:
+        """``step`` for one who has made rows of the observations already (``rows``).
+
+        ``after`` [B, ...]: of ``next_obs``; ``begun`` [n, ...]: of ``obs``, of the n environments
+        where ``first`` [B] is set, which those must be that are not ``known``.
+        """
+        taken = self._actions(action, (self.num_envs,))
+        z = self._novelty.embed(after)
+        if len(begun):
             mask = devices.put(first, self._device)
             self._z = self._z.clone()
             self._z[mask] = self._novelty.embed(begun)
             self._belief = self._belief * ~mask[:, None]
-        z = self._novelty.embed(after)
         r_in, self._belief, _ = self._novelty.bonus.step(self._belief, self._z, taken, z, None)
         self._z = z
+        self.known[:] = True
         return self._told(r_in)
 
     def compute(
@@ -161,6 +190,7 @@ class Bonus:
     ) -> dict[str, float]:
         metrics: dict[str, float | Tensor] = {}
         encoder = self._novelty.encoder
+        self._novelty.observe(devices.put(rows, self._device))
         if isinstance(encoder, EncoderLearner) and not first[1:].all():
             c = self.config.encoder
             reach = min(c.temporal_shift, len(first) - 1)
@@ -172,6 +202,23 @@ class Bonus:
         self.updates += 1
         return devices.floats({**metrics, **told})
 
+    def rows(
+        self, obs: Any, what: str = "obs", ahead: tuple[int, ...] | None = None
+    ) -> NDArray[Any]:
+        """Observations of the space as rows of numbers [*ahead, ...]; ValueError if they are not.
+
+        ``ahead``: the axes before those of an observation (None: [B]); ``what``: their name.
+        """
+        ahead = (self.num_envs,) if ahead is None else ahead
+        try:
+            rows = self.sense.rows(obs)
+        except ValueError as e:
+            raise ValueError(f"{what}: {e}") from None
+        got = rows.shape[: rows.ndim - len(self.sense.shape)]
+        if got != ahead:
+            raise ValueError(f"{what}: expected a batch of {list(ahead)}, got {list(got)}")
+        return rows
+
     def save(self, path: str | Path) -> None:
         """Write everything to the directory ``path``: atomic, checksummed, no pickle."""
         path = Path(path)
@@ -182,6 +229,7 @@ class Bonus:
             "novelty": self._novelty.state_tree(),
             "belief": devices.fetch(self._belief),
             "z": devices.fetch(self._z),
+            "known": self.known,
             "rng": generator_state(self._rng),
             "updates": self.updates,
         }
@@ -193,22 +241,40 @@ class Bonus:
         The belief states are taken over if there are as many environments, else they start anew.
         """
         state = checkpoint.load(Path(path))
-        for what, own in (("kind", self.kind), ("spaces", self._spaces())):
-            if state.get(what) != own:
-                raise ValueError(f"{path}: expected a bonus of {own}, got {state.get(what)}")
         try:
-            self._novelty.load_tree(state["novelty"])
-            if state["belief"].shape == tuple(self._belief.shape):
+            self._fits(path, state)
+            before = copy.deepcopy(self._novelty.state_tree())
+            try:
+                self._novelty.load_tree(state["novelty"])
+                restore_generator(self._rng, state["rng"])
+            except Exception:
+                self._novelty.load_tree(before)
+                raise
+            same = state["belief"].shape == tuple(self._belief.shape)
+            if same:
                 self._belief = devices.put(state["belief"], self._device)
                 self._z = devices.put(state["z"], self._device)
-            restore_generator(self._rng, state["rng"])
+            self.known = state["known"].copy() if same else np.zeros_like(self.known)
             self.updates = int(state["updates"])
         except (KeyError, RuntimeError, TypeError, AttributeError) as e:
-            why = str(e).splitlines()[0]
+            why = " ".join(str(e).split())
             raise ValueError(f"{path} does not fit this bonus: {why}") from None
 
+    def _fits(self, path: str | Path, state: dict[str, Any]) -> None:
+        """ValueError unless ``state`` is of such a bonus."""
+        expected = {"kind": self.kind, **self._spaces()}
+        got = {"kind": state.get("kind"), **state.get("spaces", {})}
+        for key in _BUILT_BY:
+            section, _, name = key.partition(".")
+            expected[key] = get(self.config, key)
+            got[key] = state["config"][section][name]
+        for key, value in expected.items():
+            if got.get(key) != value:
+                raise ValueError(f"{path}: expected {key} {value}, got {got.get(key)}")
+
     def _spaces(self) -> dict[str, str]:
-        return {"observation": str(self.observation_space), "action": str(self.action_space)}
+        spaces = {"observation space": self.observation_space, "action space": self.action_space}
+        return {name: str(space) for name, space in spaces.items()}
 
     def _window(
         self, seq: Sequences, burn_in: int, embed: bool = True
@@ -222,7 +288,7 @@ class Bonus:
         T, B = action.shape
         if not 0 <= burn_in < T:
             raise ValueError(f"expected a burn_in of 0 to {T - 1}, got {burn_in}")
-        rows = self._rows(seq.obs, (T + 1, B), "obs")
+        rows = self.rows(seq.obs, "obs", (T + 1, B))
         first = self._flags(seq.is_first, (T + 1, B), "is_first")
         window = self._framed(self._actions(action, (T, B)), first)
         return window._replace(z=self._novelty.embed(rows)) if embed else window, rows, first
@@ -233,16 +299,6 @@ class Bonus:
         last = np.concatenate([first[1:], np.zeros_like(first[:1])])
         flags = (devices.put(v, self._device) for v in (first, last))
         return Window(torch.zeros(0), a_tm1, *flags)
-
-    def _rows(self, obs: Any, ahead: tuple[int, ...], what: str) -> NDArray[Any]:
-        try:
-            rows = self.sense.rows(obs)
-        except ValueError as e:
-            raise ValueError(f"{what}: {e}") from None
-        got = rows.shape[: rows.ndim - len(self.sense.shape)]
-        if got != ahead:
-            raise ValueError(f"{what}: expected a batch of {list(ahead)}, got {list(got)}")
-        return rows
 
     def _flags(self, given: Any, shape: tuple[int, ...], what: str) -> NDArray[np.bool_]:
         flags = np.asarray(given)

@@ -208,6 +208,8 @@ def rewarded(
             unroll.h,
         )
     )
+    if train:
+        state.novelty.observe(obs)
     z = state.embed(obs)
     stored = config.intrinsic.start_belief == "stored"
     belief = devices.put(unroll.belief, state.device) if stored else None

@@ -17,7 +17,7 @@ from lwm.networks import load_optimiser, optimiser_tree
 from lwm.representations import DistillationLearner, InverseLearner
 from lwm.rivals import ICMBonus, RNDBonus
 from lwm.senses import PIXEL_UNIT, Sense
-from lwm.vision import working_dtype
+from lwm.vision import VectorTrunk, working_dtype
 
 LATENT = ("lwm", "lwm-ff")
 """Bonuses with a world model: one that is given images themselves predicts their scaled pixels."""
@@ -52,6 +52,7 @@ class Novelty:
         self.bonus: AnyBonus
         self.size = sense.size
         """Of what the bonus is given of an observation."""
+        self.representation = "pixels"
         if self.kind == "rnd":
             self.bonus = RNDBonus(sense, config.intrinsic, device)
             return
@@ -103,6 +104,14 @@ class Novelty:
             return torch.zeros(*ahead, 0, device=self.device)
         flat = seen.float().reshape(*ahead, self.size)
         return flat / PIXEL_UNIT - 1 if self.kind in LATENT and self.sense.image else flat
+
+    def observe(self, obs: Tensor) -> None:
+        """Let a Φ that stays random count observations [..., size] in: like one that learns, it
+        takes vectors of mean 0 and variance 1."""
+        if self.representation == "rf" and self.encoder is not None:
+            trunk = self.encoder.encoder.trunk
+            if isinstance(trunk, VectorTrunk):
+                trunk.observe(obs.reshape(-1, obs.shape[-1]))
 
     def state_tree(self) -> dict[str, Any]:
         """Everything as a tree of NumPy arrays and plain values."""

@@ -46,6 +46,8 @@ class ReturnScale:
 
     def update(self, error: Tensor, valid: Tensor) -> None:
         """One step towards the std of the sums in a window: errors and which are real [T, B]."""
+        if error.numel() < 2:
+            return
         total, sums = error.new_zeros(error.shape[1]), []
         for e, real in zip(error.flip(0), valid.flip(0), strict=True):
             total = (e + GAMMA * total) * real  # nothing is carried across an episode's start

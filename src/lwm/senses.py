@@ -73,11 +73,14 @@ class Sense:
             assert self.image_key is not None
             if not isinstance(obs, Mapping):
                 raise ValueError(f"expected a dict of observations, got {type(obs).__name__}")
-            missing = sorted(set(_entries(self.space)) - set(obs))
-            if missing:
-                raise ValueError(f"expected the entries {sorted(self.space)}, {missing} not there")
+            wanted = _entries(self.space)
+            if not set(wanted) <= set(obs):
+                raise ValueError(f"expected the entries {sorted(wanted)}, got {sorted(obs)}")
+            pixels = self._pixels(self.space[self.image_key], obs[self.image_key])
+            if not self.beside:
+                return pixels
             parts = [
-                self._pixels(self.space[self.image_key], obs[self.image_key]),
+                pixels,
                 *(_one_hot(self.space[k], obs[k], k) for k in _beside(self.space, self.image_key)),
             ]
             ahead = {p.shape[:-1] for p in parts}
@@ -91,7 +94,8 @@ class Sense:
         given = _batched(self.space, obs, "observation")
         if given.dtype.kind not in "fiub":
             raise ValueError(f"expected numbers, got observations of dtype {given.dtype}")
-        values = given.astype(np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and told so
+            values = given.astype(np.float32)
         if not np.isfinite(values).all():
             raise ValueError("expected finite observations, got NaN or infinity")
         return values
@@ -108,7 +112,7 @@ class Sense:
     @property
     def _image_shape(self) -> tuple[int, ...]:
         assert self.image is not None
-        return self.shape if self.grey_frames else (int(np.prod(self.image)),)
+        return (SIDE, SIDE) if self.grey_frames else (int(np.prod(self.image)),)
 
     def trunk(
         self, unit: float, width: int, dtype: torch.dtype = torch.float32
@@ -118,7 +122,7 @@ class Sense:
         if self.grey_frames and unit == PIXEL_UNIT:
             return ConvTrunk(dtype)
         if self.image is not None:
-            return ImageTrunk(self.image, self.beside, unit)
+            return ImageTrunk(self.image, self.beside, unit, len(self.shape))
         return VectorTrunk(self.size, width, normalise=self.kind == "vector")
 
     @property
@@ -136,15 +140,12 @@ def sense_of(space: spaces.Space[Any]) -> Sense:
             raise _unsupported(space)
         image, last = _image_of(space[images[0]])  # type: ignore[misc]
         bits = sum(_bits(space[k]) for k in _beside(space, images[0]))
-        size = int(np.prod(image)) + bits
-        dtype = np.dtype(np.uint8)
-        return Sense("image", space, (size,), dtype, image, last, bits, images[0])
+        shape, dtype = _row_shape(image, bits), np.dtype(np.uint8)
+        return Sense("image", space, shape, dtype, image, last, bits, images[0])
     found = _image_of(space)
     if found is not None:
         image, last = found
-        grey = image == (1, SIDE, SIDE)
-        shape = (SIDE, SIDE) if grey else (int(np.prod(image)),)
-        return Sense("image", space, shape, np.dtype(np.uint8), image, last)
+        return Sense("image", space, _row_shape(image, 0), np.dtype(np.uint8), image, last)
     if _is_bits(space):
         return Sense("bits", space, (_bits(space),), np.dtype(np.uint8))
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.shape[0] > 0:
@@ -160,6 +161,13 @@ def bits_of(size: int) -> Sense:
 def grey_frames() -> Sense:
     """The sense for the paper's Atari observations."""
     return sense_of(spaces.Box(0, 255, (SIDE, SIDE), np.uint8))
+
+
+def _row_shape(image: tuple[int, int, int], beside: int) -> tuple[int, ...]:
+    """Grey frames stay two-dimensional; all else is one row of numbers."""
+    if image == (1, SIDE, SIDE) and not beside:
+        return (SIDE, SIDE)
+    return (int(np.prod(image)) + beside,)
 
 
 def _unsupported(space: spaces.Space[Any]) -> ValueError:
@@ -227,8 +235,10 @@ def _batched(space: spaces.Space[Any], obs: Any, what: str) -> NDArray[Any]:
 def _one_hot(space: spaces.Space[Any], obs: Any, what: str) -> NDArray[np.uint8]:
     """Values of a Discrete, MultiDiscrete or MultiBinary space [...] -> bits [..., n] uint8."""
     given = _batched(space, obs, what)
-    if given.dtype.kind not in "iub" and not np.array_equal(given, np.trunc(given)):
+    if given.dtype.kind not in "iubf":
         raise ValueError(f"expected whole numbers as {what}, got dtype {given.dtype}")
+    if given.dtype.kind == "f" and not np.array_equal(given, np.trunc(given)):
+        raise ValueError(f"expected whole numbers as {what}, got fractions or NaN")
     if isinstance(space, spaces.MultiBinary):
         if not np.isin(given, (0, 1)).all():
             raise ValueError(f"expected 0 and 1 as {what}, got {given.min()} to {given.max()}")

@@ -80,12 +80,13 @@ class ImageTrunk(nn.Module):
     of a grid world: kernels of 3, half the channels, and strides of 2 only where there is room.
     """
 
-    axes = 1
-
-    def __init__(self, image: tuple[int, int, int], beside: int, unit: float) -> None:
+    def __init__(
+        self, image: tuple[int, int, int], beside: int, unit: float, axes: int = 1
+    ) -> None:
         """``image``: channels, height, width; ``beside``: numbers that follow the image; pixels
-        enter as x / unit - 1."""
+        enter as x / unit - 1; ``axes``: 2 if rows come as pictures."""
         super().__init__()
+        self.axes = axes
         self.image, self.beside, self.unit = image, beside, unit
         side = min(image[1:])
         if side >= 36:
@@ -102,14 +103,16 @@ class ImageTrunk(nn.Module):
             self.width = self._convolved(blank).shape[1] + beside
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[B, C * H * W + beside] uint8 -> features [B, width]."""
+        """[B, C * H * W + beside] uint8, or [B, H, W] -> features [B, width]."""
+        rows = rows.flatten(1)
         pixels = rows.shape[1] - self.beside
         x = rows[:, :pixels].view(-1, *self.image).float() / self.unit - 1
         y = self._convolved(x)
         return torch.cat([y, rows[:, pixels:].float()], 1) if self.beside else y
 
     def varied(self, rows: Tensor, offsets: Tensor, wrap: bool) -> Tensor:
-        """The rows [N, ...] with their images moved by ``offsets`` [N, 2]."""
+        """The rows [N, ...] with their images moved by ``offsets`` [N, 2]; one axis each."""
+        rows = rows.flatten(1)
         pixels = rows.shape[1] - self.beside
         channels, height, width = self.image
         frames = rows[:, :pixels].reshape(-1, height, width)
@@ -174,9 +177,13 @@ class VectorTrunk(nn.Module):
 
     def varied(self, rows: Tensor, offsets: Tensor, wrap: bool) -> Tensor:
         """The rows as Φ is trained on them: as they are, and counted by the normaliser."""
+        self.observe(rows)
+        return rows
+
+    def observe(self, rows: Tensor) -> None:
+        """Count rows [N, size] in, if the inputs are normalised here."""
         if self.normaliser is not None:
             self.normaliser.observe(rows)
-        return rows
 
 
 Trunk = ConvTrunk | ImageTrunk | VectorTrunk

@@ -40,8 +40,8 @@ class LWMVectorReward(VectorWrapper):
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of ``options["reset_mask"]``."""
+        mask = (options or {}).get("reset_mask")  # environments take it out of the options
         obs, info = self.env.reset(seed=seed, options=options)
-        mask = (options or {}).get("reset_mask")
         begun = np.ones(self.num_envs, np.bool_) if mask is None else np.asarray(mask, np.bool_)
         self._first, self._ended = self._first | begun, self._ended & ~begun
         self._obs = _copied(obs)

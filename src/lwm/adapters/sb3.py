@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -20,6 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from lwm.adapters.stream import Stream
 from lwm.bonus import Bonus, Sequences
+from lwm.streams import generator
 
 
 class LWMRewardWrapper(VecEnvWrapper):
@@ -57,9 +59,9 @@ class LWMRewardWrapper(VecEnvWrapper):
 
     def reset(self) -> Any:
         """Reset all environments."""
-        self._obs = self.venv.reset()
-        self._first[:] = True
-        return self._obs
+        obs = self.venv.reset()
+        self._obs, self._first = _copied(obs), np.ones(self.num_envs, np.bool_)
+        return obs
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Start a step."""
@@ -71,7 +73,7 @@ class LWMRewardWrapper(VecEnvWrapper):
         obs, reward, ended, infos = self.venv.step_wait()
         reached = _with_terminal(obs, ended, infos)
         self.paid = self.stream.step(self._obs, self._actions, reached, self._first)
-        self._obs, self._first = obs, ended.astype(np.bool_)
+        self._obs, self._first = _copied(obs), np.asarray(ended, np.bool_)
         infos = [
             {**info, "reward_ext": float(ext), "reward_int": float(own)}
             for info, ext, own in zip(infos, reward, self.paid, strict=True)
@@ -104,10 +106,21 @@ class LWMReplayBuffer(ReplayBuffer):
         **settings: Any,
     ) -> None:
         """``settings``: what ``Bonus`` takes (preset, kind, seed ...)."""
+        if isinstance(observation_space, spaces.Dict):
+            raise ValueError(
+                f"expected an observation space that is no Dict, got {observation_space}; "
+                "LWMRewardWrapper takes them"
+            )
         if optimize_memory_usage:
             raise ValueError(
-                "expected optimize_memory_usage=False: else final observations are lost"
+                "expected optimize_memory_usage=False, got True: final observations would be lost"
             )
+        for name, least, value in (
+            ("burn_in", 0, burn_in), ("update_every", 1, update_every),
+            ("update_batch", 1, update_batch), ("update_length", 2, update_length),
+        ):  # fmt: skip
+            if value < least:
+                raise ValueError(f"expected {name} of at least {least}, got {value}")
         super().__init__(
             buffer_size,
             observation_space,
@@ -123,6 +136,7 @@ class LWMReplayBuffer(ReplayBuffer):
         self.metrics: dict[str, float] = {}
         """Of the latest update."""
         self._samples = 0
+        self._rng = generator(self.bonus.config.seed, "replay")
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
         """Transitions with reward + bonus; now and then the bonus learns first."""
@@ -133,11 +147,11 @@ class LWMReplayBuffer(ReplayBuffer):
 
     def update(self) -> None:
         """One update of the bonus on windows of the buffer."""
-        length = min(self.update_length, self.size() - 1)
+        length = min(self.update_length, self.size())
         if length < 2:
             return
-        t = np.random.randint(length, self.size(), self.update_batch) + self._oldest()
-        lane = np.random.randint(self.n_envs, size=self.update_batch)
+        t = self._rng.integers(length - 1, self.size(), self.update_batch) + self._oldest()
+        lane = self._rng.integers(self.n_envs, size=self.update_batch)
         self.metrics = self.bonus.update(self._sequences(t, lane, length - 1))
 
     def bonuses(self, batch_inds: NDArray[np.int64], env_inds: NDArray[np.int64]) -> NDArray[Any]:
@@ -148,7 +162,7 @@ class LWMReplayBuffer(ReplayBuffer):
     def _get_samples(
         self, batch_inds: NDArray[np.int64], env: VecNormalize | None = None
     ) -> ReplayBufferSamples:
-        lane = np.random.randint(self.n_envs, size=len(batch_inds))
+        lane = np.random.randint(self.n_envs, size=len(batch_inds))  # as SB3 draws: by its seed
         ext = self._normalize_reward(self.rewards[batch_inds, lane].reshape(-1, 1), env)
         r_in = self.bonuses(batch_inds, lane).reshape(-1, 1)
         ended = self.dones[batch_inds, lane] * (1 - self.timeouts[batch_inds, lane])
@@ -165,21 +179,36 @@ class LWMReplayBuffer(ReplayBuffer):
         return self.pos if self.full else 0
 
     def _sequences(self, t: NDArray[np.int64], lane: NDArray[np.int64], before: int) -> Sequences:
-        """Transition t of each lane, with ``before`` transitions ahead of it."""
+        """Transition t [n] of each lane [n] as the last of a sequence of ``before`` + 1.
+
+        The final observation of an episode gets a row of its own, after which the next episode
+        begins; so each end costs a transition at the sequence's start.
+        """
         back = np.arange(-before, 1)[:, None]
-        rows = (t + back) % self.buffer_size
-        obs = np.concatenate(
-            [
-                self.observations[rows, lane],
-                self.next_observations[t % self.buffer_size, lane][None],
-            ]
-        )
-        action = self.actions[rows, lane][..., 0].astype(np.int64)
+        age = (t - self._oldest()) % self.buffer_size + back  # of the row, from the oldest one
+        at = (np.maximum(age, 0) + self._oldest()) % self.buffer_size
+        ended = self.dones[at, lane].astype(np.bool_) & (age >= 0)
         # A row begins an episode if the one before it ended; nothing is older than the oldest.
-        first = self.dones[(rows - 1) % self.buffer_size, lane].astype(np.bool_)
-        age = (t - self._oldest()) % self.buffer_size + back
-        first |= age <= 0
-        return Sequences(obs, action, np.concatenate([first, np.zeros_like(first[:1])]))
+        first = np.concatenate([np.ones_like(ended[:1]), ended[:-1]]) | (age <= 0)
+        # Candidates are the transitions' two ends, in turn; the last before + 2 rows are taken.
+        both = np.repeat(at, 2, 0)
+        second = np.zeros(both.shape, np.bool_)
+        second[1::2] = True
+        keep = ~second
+        keep[1::2] = ended
+        keep[-1] = True
+        rows = np.argsort(~keep, 0, kind="stable")
+        rows = np.take_along_axis(
+            rows, keep.sum(0) - (before + 2) + np.arange(before + 2)[:, None], 0
+        )
+        both, second = (np.take_along_axis(v, rows, 0) for v in (both, second))
+        begins = np.take_along_axis(np.repeat(first, 2, 0), rows, 0) & ~second
+        pick = second.reshape(*second.shape, *(1,) * (self.observations.ndim - 2))
+        obs = np.where(pick, self.next_observations[both, lane], self.observations[both, lane])
+        if isinstance(self.observation_space, spaces.Discrete):
+            obs = obs[..., 0]  # SB3 stores them as [1]
+        action = self.actions[both[:-1], lane][..., 0].astype(np.int64)
+        return Sequences(obs, action, begins)
 
 
 class LWMCallback(BaseCallback):
@@ -236,7 +265,7 @@ def _with_terminal(obs: Any, ended: NDArray[Any], infos: list[dict[str, Any]]) -
     lanes = np.flatnonzero(ended)
     if not len(lanes):
         return obs
-    merged = {k: v.copy() for k, v in obs.items()} if isinstance(obs, dict) else obs.copy()
+    merged = _copied(obs)
     for i in lanes:
         final = infos[i]["terminal_observation"]
         if isinstance(merged, dict):
@@ -245,3 +274,8 @@ def _with_terminal(obs: Any, ended: NDArray[Any], infos: list[dict[str, Any]]) -
         else:
             merged[i] = final
     return merged
+
+
+def _copied(obs: Any) -> Any:
+    """Environments may write into the arrays that they returned."""
+    return {k: v.copy() for k, v in obs.items()} if isinstance(obs, dict) else obs.copy()

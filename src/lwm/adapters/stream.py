@@ -31,9 +31,13 @@ class Stream:
         """``capacity`` rows over all environments; one update per ``every`` transitions, on
         ``batch`` windows of ``length`` transitions, once ``warmup`` transitions have been seen."""
         lanes, rows = bonus.num_envs, capacity // bonus.num_envs
-        if rows < 2 * length or length < 1 or every < 1:
+        for name, value in (("every", every), ("batch", batch), ("length", length)):
+            if value < 1:
+                raise ValueError(f"expected {name} of at least 1, got {value}")
+        if rows < 2 * length:
             raise ValueError(
-                f"expected room for at least {2 * length} rows of each environment, got {rows}"
+                f"expected a capacity of at least {2 * length * lanes} rows (twice a window of "
+                f"each environment), got {capacity}"
             )
         self.bonus, self.every, self.warmup = bonus, every, warmup
         self.batch, self.length = batch, length
@@ -60,14 +64,16 @@ class Stream:
 
         ``real`` [B]: where False there was no transition, and the bonus is 0 (None: all are).
         """
-        r_in = self.bonus.step(obs, action, next_obs, is_first)
-        real = np.ones(len(r_in), np.bool_) if real is None else real
-        begun = np.flatnonzero(is_first & real)
+        bonus = self.bonus
+        real = np.ones(bonus.num_envs, np.bool_) if real is None else real
+        first = is_first | ~bonus.known
+        after = bonus.rows(next_obs, "next_obs")
+        begun = bonus.rows(obs, "obs")[first] if first.any() else after[:0]
+        r_in = bonus.step_rows(begun, action, after, first)
         if len(begun):
-            self._append(begun, self.bonus.sense.rows(obs)[begun], None)
+            self._append(np.flatnonzero(first & real), begun[real[first]], None)
         taken = np.flatnonzero(real)
-        rows = self.bonus.sense.rows(next_obs)[taken]
-        self._append(taken, rows, np.asarray(action)[taken])
+        self._append(taken, after[taken], np.asarray(action)[taken])
         self.transitions += len(taken)
         if self.transitions >= self.warmup:
             self._due += len(taken)
