@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lwm.config import load_preset
 from lwm.errors import BadInput, RunFailed
-from lwm.experiments import campaign, claims, claims_numbers, rows, walks
+from lwm.experiments import campaign, claims, claims_numbers, rows, runner, walks
 from lwm.experiments.options import Options
 from lwm.experiments.walks import Walks
 from lwm.training import Trainer
@@ -271,3 +271,32 @@ def test_the_table_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert first.endswith("| 2 | – | – |")
     # Differences of -10 and -12: mean -11, half width 12.706 * sqrt(2) / sqrt(2).
     assert second.endswith("| 2 | -11.000 | [-23.71, 1.71] |")
+
+
+@pytest.mark.parametrize("agent", ["lwm", "lwm-rf"])
+def test_a_run_of_a_game_speaks_for_its_claims(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lwm import session
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(claims_numbers, "GAMES", 4)
+    monkeypatch.setattr(claims_numbers, "GAME_ROWS", 70)
+    config = load_preset("debug", {"atari.game": claims.GAME, "agent": agent}, "atari")
+    job = runner.Job("claims/game/seed0", ("train", "atari"), config)
+    session.run(*session.start(config, job.directory))
+    monkeypatch.setattr(claims.Setting, "job", lambda self, seed: job)
+    told = claims.Setting(claims.GAME, variants=(("e", "updated"), ("f", "shift 4"))).rows(0)
+    names = ("score", "positions", "rank_correlation", "probe_x", "probe_y", "effective_rank")
+    assert [row["claim"] for row in told] == [f"{c}-{n}" for c in "ef" for n in names]
+    assert {(row["claim"][0], row["variant"]) for row in told} == {
+        ("e", "updated"),
+        ("f", "shift 4"),
+    }
+    values = {row["claim"]: row["value"] for row in told}
+    assert values["e-positions"] >= 1 and 1 <= values["e-effective_rank"] <= 8
+    assert all(values[f"e-{n}"] == values[f"f-{n}"] for n in names)
+    (frames,) = {row["frames"] for row in told}
+    assert frames in (4 * 260, 4 * 261)  # emulator frames; two actors step at once
+    rows.append_all(claims.PATH, claims.COLUMNS, told)
+    assert "| e | effective_rank | montezuma_revenge |" in claims.markdown()
