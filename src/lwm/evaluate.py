@@ -13,6 +13,7 @@ from lwm.config import Config
 from lwm.coverage import Coverage
 from lwm.envs.vector import Env, make_env, sense_in
 from lwm.learner import LearnerState
+from lwm.novelty import fitted
 from lwm.streams import environment_seeds, generator
 from lwm.types import Step
 
@@ -142,7 +143,8 @@ def new_learner(config: Config) -> LearnerState:
     """A learner for the environments of ``config``, to put saved parameters into."""
     env = make_env(config, environment_seeds("test", 1))
     try:
-        inputs = int(np.prod(env.obs_shape))
-        return LearnerState(config, inputs, env.num_actions, sense_in(env))
+        inputs, sense = int(np.prod(env.obs_shape)), sense_in(env)
+        own = config if sense is None else fitted(config, sense)
+        return LearnerState(own, inputs, env.num_actions, sense)
     finally:
         env.close()

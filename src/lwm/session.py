@@ -55,7 +55,7 @@ def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
     check_memory(config)
     trainer = _trainer(config)  # first: a config that does not fit into memory leaves no directory
     machine = _machine(config)
-    return runs.RunWriter.create(path, to_dict(trainer.config), machine), trainer
+    return runs.RunWriter.create(path, to_dict(config), machine), trainer
 
 
 def _machine(config: Config) -> dict[str, Any]:

@@ -57,6 +57,11 @@ REGISTRY = {
         "see docs/noisy-tv.md",
         "not measured",
     ),
+    "minigrid": Entry(
+        "MiniGrid: lwm against no bonus, RND and random features on MultiRoom; three more tasks",
+        "20 to 30 minutes a run on one core (30 of them)",
+        "not measured",
+    ),
     "limits": Entry(
         "what the labyrinth allows: random walk, blind walk, Bayes-optimal, full map",
         "half a minute",
