@@ -131,7 +131,7 @@ BAD = [
     (["evaluate", "run", "dqn.gamma=1"], "unrecognized argument 'dqn.gamma=1'"),
     (["config", "--preset", "bset"], "unknown preset 'bset' of labyrinth; did you mean 'best'?"),
     (["config", "dqn.gamma=x"], "dqn.gamma='x' is not a valid float"),
-    (["reproduce", "table9"], "unknown experiment 'table9'; did you mean 'table1'?"),
+    (["reproduce", "tabel1"], "unknown experiment 'tabel1'; did you mean 'table1'?"),
     (["reproduce", "figure2", "--scale", "2"], "'2' is not a fraction in (0, 1]"),
     (["reproduce", "figure5", "--runs", "nowhere"], "nowhere does not exist"),
     (["report", "nowhere"], "nowhere does not exist"),

@@ -12,7 +12,7 @@ import torch
 
 from lwm import session
 from lwm.config import Config, load_preset, replace
-from lwm.encoder import EncoderLearner, PhiLearner, VectorEncoder
+from lwm.encoder import Encoder, EncoderLearner, PhiLearner
 from lwm.envs.television import Television
 from lwm.errors import BadInput
 from lwm.experiments import noisy_tv, rows, runner
@@ -22,8 +22,14 @@ from lwm.representations import DistillationLearner, InverseLearner
 from lwm.sections import EncoderConfig
 from lwm.training import Trainer
 from lwm.viewing import Viewing, between
+from lwm.vision import VectorTrunk
 from lwm.world_model import WorldModel
 from trees import same
+
+
+def vector_encoder(inputs: int, embedding: int, hidden: int) -> Encoder:
+    return Encoder(embedding, trunk=VectorTrunk(inputs, hidden, normalise=False))
+
 
 LEARNED = ("wmse", "rf", "idf", "rnd")
 
@@ -67,8 +73,10 @@ def test_each_bonus_sees_what_its_name_says(representation: str) -> None:
     expected = ResidualBonus if representation == "rnd" else WorldModelBonus
     assert isinstance(learner.bonus, expected)
     # Whatever the bonus sees, the agent sees the observation.
-    seen = learner.seen(torch.from_numpy(obs), z)
-    assert np.array_equal(seen.numpy(), obs.astype(np.float32))
+    off = torch.zeros(5, 2)
+    x = learner.dqn.inputs(torch.from_numpy(obs), off.long(), off, None)
+    assert isinstance(x, torch.Tensor)
+    assert np.array_equal(x[..., : obs.shape[-1]].numpy(), obs.astype(np.float32))
 
 
 @pytest.mark.parametrize("representation", ["pixels", *LEARNED])
@@ -165,7 +173,7 @@ def test_the_residual_bonus_by_hand() -> None:
 def test_distillation_learns_what_it_sees_and_is_wrong_about_the_rest() -> None:
     torch.manual_seed(0)
     c = EncoderConfig(embedding=4, hidden=32)
-    learner = DistillationLearner(VectorEncoder(12, 4, 32), VectorEncoder(12, 4, 32), c)
+    learner = DistillationLearner(vector_encoder(12, 4, 32), vector_encoder(12, 4, 32), c)
     seen, new = torch.eye(12)[:6], torch.eye(12)[6:]
     before = learner.embed(seen).square().mean().item()
     for _ in range(300):
@@ -179,11 +187,11 @@ def test_whitening_finds_the_slow_feature_of_vectors_and_forgets_the_noise() -> 
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     c = EncoderConfig(embedding=1, hidden=32, learning_rate=2e-3)
-    learner = EncoderLearner(VectorEncoder(8, 1, 32), c)
+    learner = EncoderLearner(vector_encoder(8, 1, 32), c)
     for _ in range(300):
         x, y = rng.integers(2, size=(2, 128, 8)).astype(np.int8)
         y[:, 0] = x[:, 0]
-        loss = learner.learn(x, y, None)["encoder/loss"]
+        loss = learner.learn(x, y, torch.zeros(256, 2).long())["encoder/loss"]
     assert float(loss) < 0.1  # of two independent draws it would be 2
     x = rng.integers(2, size=(512, 8)).astype(np.int8)
     z = learner.embed(x)[:, 0].numpy()

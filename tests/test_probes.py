@@ -118,3 +118,30 @@ def test_whitening_gives_the_identity_and_drops_dead_directions() -> None:
     mean, matrix = probes.whitening_of(z + 7)
     v = ((z + 7).double() - mean) @ matrix
     torch.testing.assert_close(v.t().cov(), torch.diag(torch.tensor([1.0, 1, 0]).double()))
+
+
+def test_the_area_under_the_curve_by_hand() -> None:
+    flag = np.array([True, False, True, False])
+    assert probes.auc(np.array([3.0, 1.0, 4.0, 2.0]), flag) == 1
+    assert probes.auc(np.array([1.0, 3.0, 2.0, 4.0]), flag) == 0
+    # Of four pairs two are won, one is a tie, one is lost.
+    assert probes.auc(np.array([2.0, 2.0, 1.5, 1.0]), flag) == 0.625
+    assert probes.auc(np.zeros(4), flag) == 0.5
+    assert probes.auc(np.zeros(4), np.ones(4, np.bool_)) is None
+
+
+def test_flags_are_read_off_where_they_can_be() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(4000, 3)).astype(np.float32)
+    readable = z @ np.array([1.0, -2.0, 0.5]) > 0.3
+    noise = rng.random(4000) < 0.5
+    never = np.zeros(4000, np.bool_)
+
+    def probe(*flags: np.ndarray) -> float | None:
+        each = np.stack(flags, 1)
+        return probes.flag_probe(z[:2000], each[:2000], z[2000:], each[2000:])
+
+    assert probe(readable) > 0.999
+    assert probe(noise) == pytest.approx(0.5, abs=0.04)
+    assert probe(readable, never) == probe(readable)  # what never varies counts nowhere
+    assert probe(never) is None

@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any
 from lwm.registration import register_when_needed
 
 if TYPE_CHECKING:
+    from lwm.bonus import Bonus, Sequences
     from lwm.config import Config, load_preset
     from lwm.training import train
 
 __version__ = "0.1.0"
-__all__ = ["Config", "__version__", "load_preset", "train"]
+__all__ = ["Bonus", "Config", "Sequences", "__version__", "load_preset", "train"]
 
-_HOME = {"Config": "lwm.config", "load_preset": "lwm.config", "train": "lwm.training"}
+_HOME = {
+    "Bonus": "lwm.bonus",
+    "Config": "lwm.config",
+    "Sequences": "lwm.bonus",
+    "load_preset": "lwm.config",
+    "train": "lwm.training",
+}
 
 register_when_needed()
 

@@ -79,8 +79,8 @@ def act(
     h = state.h
     if reset_state and is_first is not None:
         h = h * ~is_first[:, None]
-    seen = obs if dqn.sees_images else embed_bits(obs)
-    x = dqn.inputs(seen, a_tm1, devices.put(step.r_t, device) + r_in, is_first)
+    reward = dqn.told_reward(devices.put(step.r_t, device), r_in)
+    x = dqn.inputs(obs, a_tm1, reward, is_first)
     q, h_next = dqn.step(x, h)
     action = choose(q, devices.put(explore, device), devices.put(random_action, device))
     fetch = devices.fetch

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lwm.networks import GRU, DuelingHead, one_hot
 from lwm.returns import lambda_targets, n_step_targets, rescale, unrescale
 from lwm.sections import DQNConfig
-from lwm.vision import FEATURES, SIDE, ConvTrunk
+from lwm.vision import Normaliser, Trunk
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class ImageInputs:
     """What the network sees where observations are images; sliced in time like a tensor."""
 
     frames: Tensor
-    """[..., 84, 84] uint8."""
+    """[..., *shape] as stored."""
     rest: Tensor
     """[..., A + 1] previous action one-hot, previous reward + bonus."""
 
@@ -34,17 +34,18 @@ Inputs = Tensor | ImageInputs
 class ImageFeatures(nn.Module):
     """CNN, FC, ReLU; the action and the reward join behind it (Tab. "Atari DQN")."""
 
-    def __init__(self, width: int, dtype: torch.dtype) -> None:
+    def __init__(self, width: int, trunk: Trunk) -> None:
         super().__init__()
-        self.trunk = ConvTrunk(dtype)
-        self.projection = nn.Linear(FEATURES, width)
+        self.trunk = trunk
+        self.projection = nn.Linear(trunk.width, width)
 
     def forward(self, x: ImageInputs) -> Tensor:
-        """[..., 84, 84] and [..., A + 1] -> the RNN's input [..., width + A + 1]."""
-        flat = self.trunk(x.frames.reshape(-1, SIDE, SIDE))
+        """[..., *shape] and [..., A + 1] -> the RNN's input [..., width + A + 1]."""
+        ahead = x.rest.shape[:-1]
+        flat = self.trunk(x.frames.reshape(-1, *x.frames.shape[len(ahead) :]))
         weight, bias = (v.to(flat.dtype) for v in (self.projection.weight, self.projection.bias))
         y = F.relu(F.linear(flat, weight, bias)).float()
-        return torch.cat([y.view(*x.frames.shape[:-2], -1), x.rest], -1)
+        return torch.cat([y.view(*ahead, -1), x.rest], -1)
 
 
 class RecurrentDQN(nn.Module):
@@ -52,20 +53,24 @@ class RecurrentDQN(nn.Module):
 
     def __init__(
         self,
-        embedding: int,
+        inputs: int,
         num_actions: int,
         config: DQNConfig,
-        images: torch.dtype | None = None,
+        trunk: Trunk | None = None,
+        normalise: bool = False,
     ) -> None:
-        """``images``: observations are frames, and the CNN computes in this dtype."""
+        """``inputs``: numbers in an observation; ``trunk``: layers for those that are images;
+        ``normalise``: bring those that are vectors to mean 0 and variance 1."""
         super().__init__()
         self.num_actions = num_actions
-        self.sees_images = images is not None
+        self.sees_images = trunk is not None
+        self.normaliser = Normaliser(inputs) if normalise else None
+        self.error_input = config.error_input
         width = config.features
-        if images is None:
-            self.features: nn.Module = nn.Linear(embedding + num_actions + 1, width)
+        if trunk is None:
+            self.features: nn.Module = nn.Linear(inputs + num_actions + 1, width)
         else:
-            self.features = ImageFeatures(width, images)
+            self.features = ImageFeatures(width, trunk)
             width += num_actions + 1
         self.core = GRU(width, config.hidden)
         self.head = DuelingHead(config.hidden, config.head, num_actions)
@@ -73,7 +78,7 @@ class RecurrentDQN(nn.Module):
             nn.Sequential(
                 nn.Linear(config.hidden + num_actions, config.head),
                 nn.ReLU(),
-                nn.Linear(config.head, embedding),
+                nn.Linear(config.head, inputs),
             )
             if config.auxiliary > 0
             else None
@@ -83,17 +88,24 @@ class RecurrentDQN(nn.Module):
         """[batch, hidden] state at an episode's start."""
         return self.core.initial(batch)
 
-    def inputs(self, obs: Tensor, a_tm1: Tensor, reward: Tensor, is_first: Tensor | None) -> Inputs:
-        """What the network sees in each row: obs [..., D] bits or [..., 84, 84] frames, [...],
-        [...], [...] -> [..., D + A + 1], or the frames beside [..., A + 1].
+    def told_reward(self, r_t: Tensor, r_in: Tensor) -> Tensor:
+        """The reward among the inputs [...]: with the bonus, if the config asks for that."""
+        return r_t + r_in if self.error_input else r_t
 
-        ``reward`` is r_t + r_in_t.  The action and the reward of a first row are zero (row 28);
-        ``is_first`` None: no row is a first one.
+    def inputs(self, obs: Tensor, a_tm1: Tensor, reward: Tensor, is_first: Tensor | None) -> Inputs:
+        """What the network sees in each row: obs [..., D] numbers or [..., *shape] images, [...],
+        [...], [...] -> [..., D + A + 1], or the images beside [..., A + 1].
+
+        ``reward`` is that of ``told_reward``.  The action and the reward of a first row are zero
+        (row 28); ``is_first`` None: no row is a first one.
         """
         rest = torch.cat([one_hot(a_tm1, self.num_actions), reward[..., None]], -1)
         if is_first is not None:
             rest.masked_fill_(is_first[..., None], 0)
-        return ImageInputs(obs, rest) if self.sees_images else torch.cat([obs, rest], -1)
+        if self.sees_images:
+            return ImageInputs(obs, rest)
+        seen = obs.float() if self.normaliser is None else self.normaliser(obs)
+        return torch.cat([seen, rest], -1)
 
     def step(self, x: Inputs, h: Tensor) -> tuple[Tensor, Tensor]:
         """One row: inputs [B, ...], h [B, H] -> Q-values [B, A], next h."""

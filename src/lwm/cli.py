@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("workload", nargs="?", help="what to train on: " + " or ".join(WORKLOADS))
     p.add_argument("--size", help="labyrinth: rooms per side (env.size)")
     p.add_argument("--game", help="atari: name as ale-py spells it (atari.game)")
+    p.add_argument("--env", help="gym: id of a Gymnasium environment, or module:ID (gym.env)")
     p.add_argument("--frames", help="agent steps (loop.total_frames)")
     p.add_argument("--out", type=Path, help="run directory (default: runs/<name of the run>)")
     p.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
@@ -100,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--seeds", type=_count, help="at most N seeds of each row")
     p.add_argument("--jobs", type=_count, help="runs at once (default: one a core)")
     p.add_argument("--show", action="store_true", help="print from the rows there are; run nothing")
+    p.add_argument("--game", nargs="+", default=[], help="table2, table3: games, not its own six")
+    p.add_argument("--preset", help="table2, table3: preset of the runs, with its own budget")
     p.add_argument("--trajectory", type=Path, metavar="FILE", help="figure3: what to draw instead")
     p.set_defaults(call=commands.reproduce)
 
@@ -109,7 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     p.set_defaults(call=commands.report)
 
     p = sub.add_parser("bench", help="speed by stage, as ratios within one run")
-    p.add_argument("what", choices=[*WORKLOADS, *commands.STUDIES], help="a workload, or a study")
+    p.add_argument(
+        "what", choices=[*commands.BENCHED, *commands.STUDIES], help="a workload, or a study"
+    )
     p.add_argument("--cores", type=_count, help="workloads: BLAS threads of the learner's process")
     p.add_argument("--seconds", type=_seconds, help="about how long to measure")
     p.add_argument("--frames", type=_count, help="growth: capacity of the Atari replay")
@@ -130,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_config_flags(p: argparse.ArgumentParser) -> None:
     p.add_argument("--agent", help=", ".join(AGENTS))
     names = dict.fromkeys(name for presets in PRESETS.values() for name in presets)
-    p.add_argument("--preset", help=", ".join(names) + " (default: paper)")
+    p.add_argument("--preset", help=", ".join(names) + " (default: the first)")
     p.add_argument("--seed", help="drives every random stream (default: 0)")
     p.add_argument("settings", nargs="*", metavar="key=value", help="any setting; see `lwm config`")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
-from lwm.config import WORKLOADS, Config, difference, fields, get, load_preset, source
+from lwm.config import PRESETS, WORKLOADS, Config, difference, fields, get, load_preset, source
 from lwm.errors import BadInput
 
+BENCHED = ("labyrinth", "atari")
+"""Workloads that ``lwm bench`` takes apart by stage."""
 STUDIES = {
     "growth": ("seconds", "frames", "out"),
     "startup": (),
@@ -23,6 +26,7 @@ def _chosen(args: argparse.Namespace) -> Config:
     for flag, key in {
         "size": "env.size",
         "game": "atari.game",
+        "env": "gym.env",
         "frames": "loop.total_frames",
         "agent": "agent",
         "seed": "seed",
@@ -42,10 +46,15 @@ def _chosen(args: argparse.Namespace) -> Config:
     foreign = [k for k in overrides if k.partition(".")[0] in _OTHERS[args.workload]]
     if foreign:
         raise BadInput(f"{foreign[0]} means nothing for {args.workload}")
-    return load_preset(args.preset or "paper", overrides, args.workload)
+    preset = args.preset or next(iter(PRESETS[args.workload]))
+    return load_preset(preset, overrides, args.workload)
 
 
-_OTHERS = {"labyrinth": ("atari",), "atari": ("env",)}
+_OTHERS = {
+    "labyrinth": ("atari", "gym"),
+    "atari": ("env", "gym"),
+    "gym": ("env", "atari"),
+}
 """Sections of the config that a workload does not read."""
 
 
@@ -53,12 +62,16 @@ def run_name(config: Config) -> str:
     """``labyrinth-4x4-lwm-paper-seed0``, with what else differs from the preset behind it."""
     game = {"atari.game": config.atari.game} if config.workload == "atari" else {}
     base = load_preset(config.preset, game, config.workload)
-    shown = {"env.size", "agent", "seed", "preset"}
+    shown = {"env.size", "gym.env", "agent", "seed", "preset"}
     changed = [
         f"{key}={new}" for key, (_, new) in difference(config, base).items() if key not in shown
     ]
     size = config.env.size
-    world = config.atari.game if config.workload == "atari" else f"{size}x{size}"
+    world = {
+        "labyrinth": f"{size}x{size}",
+        "atari": config.atari.game,
+        "gym": re.sub(r"[^\w.-]+", "_", config.gym.env),
+    }[config.workload]
     name = f"{config.workload}-{world}-{config.agent}-{config.preset}-seed{config.seed}"
     return "-".join([name, *changed])
 
@@ -66,7 +79,16 @@ def run_name(config: Config) -> str:
 def train(args: argparse.Namespace) -> int:
     """``lwm train``."""
     if args.resume is not None:
-        flags = (args.size, args.game, args.frames, args.out, args.agent, args.preset, args.seed)
+        flags = (
+            args.size,
+            args.game,
+            args.env,
+            args.frames,
+            args.out,
+            args.agent,
+            args.preset,
+            args.seed,
+        )
         if args.workload or args.settings or any(flag is not None for flag in flags):
             raise BadInput("--resume takes the config of the run; give no other settings")
         from lwm import session
@@ -88,6 +110,9 @@ def train(args: argparse.Namespace) -> int:
             from lwm import plan
 
             print(plan.describe(config), flush=True)
+        if config.workload == "gym" and not args.quiet:
+            novelty = trainer.learner.novelty
+            print(f"{config.gym.env}: {novelty.sense} -> {novelty}", flush=True)
     result = _drive(writer, trainer, args.quiet)
     print(describe(result))
     if trainer.config.replay.compress:
@@ -115,6 +140,12 @@ def _drive(writer: Any, trainer: Any, quiet: bool) -> dict[str, Any]:
 
 def describe(result: dict[str, Any]) -> str:
     """A result in one line."""
+    if "success" in result:
+        return (
+            f"return {result['score']:.3g} [{result['low']:.3g}, {result['high']:.3g}], success "
+            f"{result['success']:.1%} over {result['episodes']:,} episodes at "
+            f"{result['frames']:,} agent steps"
+        )
     if "solved" not in result:
         found = f"; {result['positions']:,} positions" if "positions" in result else ""
         return (
@@ -167,7 +198,7 @@ def reproduce(args: argparse.Namespace) -> int:
     experiment = experiments.find(args.id)
     from lwm.experiments.options import Options
 
-    flags = ("only", "seeds", "jobs", "show", "scale", "runs", "out", "trajectory")
+    flags = vars(args).keys() & Options.__dataclass_fields__.keys()
     return int(experiment.main(Options(**{flag: getattr(args, flag) for flag in flags})) or 0)
 
 

@@ -17,6 +17,7 @@ from lwm.sections import (
     EncoderConfig,
     EnvConfig,
     EvaluationConfig,
+    GymConfig,
     IntrinsicConfig,
     LoopConfig,
     ReplayConfig,
@@ -49,7 +50,7 @@ __all__ = [
     "to_dict",
 ]
 
-AGENTS = ("random", "dqn", "lwm", "lwm-ff", "mbie-eb")
+AGENTS = ("random", "dqn", "lwm", "lwm-ff", "lwm-rf", "mbie-eb", "rnd", "icm")
 WORKLOADS = tuple(PRESETS)
 
 
@@ -57,7 +58,7 @@ WORKLOADS = tuple(PRESETS)
 class Config:
     """A whole run."""
 
-    workload: Literal["labyrinth", "atari"] = setting("labyrinth", "kind of environment")
+    workload: Literal["labyrinth", "atari", "gym"] = setting("labyrinth", "kind of environment")
     preset: str = setting("paper", "the preset that the other values started from")
     agent: str = setting("lwm", "one of " + ", ".join(AGENTS))
     seed: int = setting(0, "drives every random stream of the run", 0, 2**28 - 1)
@@ -70,6 +71,7 @@ class Config:
     )
     env: EnvConfig = field(default_factory=EnvConfig)
     atari: AtariConfig = field(default_factory=AtariConfig)
+    gym: GymConfig = field(default_factory=GymConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     dqn: DQNConfig = field(default_factory=DQNConfig)
@@ -96,8 +98,10 @@ class Config:
         """What the bonus sees: ``wmse``, ``rf``, ``idf``, ``rnd``, or ``pixels``, which stands for
         any observation as it is."""
         chosen = self.encoder.representation
+        if self.agent == "lwm-rf":  # row 34: the same model, on a Phi that never learns
+            return "rf"
         if chosen == "auto":
-            return "wmse" if self.sees_images else "pixels"
+            return "pixels" if self.workload == "labyrinth" else "wmse"
         return chosen
 
     @property
@@ -115,7 +119,19 @@ class Config:
         """Which bonus model runs: ``none``, ``lwm``, ``lwm-ff`` or ``mbie-eb``."""
         if self.agent == "dqn" and self.intrinsic.leak_to_baseline:
             return "lwm"
+        if self.agent == "lwm-rf":  # row 34: the same model, on a Phi that never learns
+            return "lwm"
         return "none" if self.agent in ("random", "dqn") else self.agent
+
+    @property
+    def pretrains_encoder(self) -> bool:
+        """Phi, where there is one, learns from the warm-up."""
+        return self.representation != "rf"
+
+    @property
+    def updates_encoder(self) -> bool:
+        """Phi, where there is one, goes on learning beside the agent."""
+        return self.pretrains_encoder and not self.encoder.freeze_after_pretraining
 
 
 def load_preset(
@@ -162,11 +178,17 @@ def check(config: Config) -> None:
     check_ranges(config)
     if config.agent not in AGENTS:
         raise BadInput(f"unknown agent {config.agent!r}{hint(config.agent, AGENTS)}")
+    if config.agent in ("rnd", "icm") and config.workload != "gym":
+        raise BadInput(f"agent {config.agent!r} is for workload gym, not {config.workload}")
     known = PRESETS[config.workload]
     if config.preset not in known:
         raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, known)}")
     if config.sees_images:
         _check_images(config)
+    if config.workload == "gym":
+        _check_gym(config)
+    if config.agent == "lwm-rf" and config.workload == "labyrinth":
+        raise BadInput("agent 'lwm-rf' is for images; the labyrinth's observations need no encoder")
     _check_representation(config)
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
@@ -205,11 +227,24 @@ def check(config: Config) -> None:
         )
 
 
+def _check_gym(config: Config) -> None:
+    """What works on the labyrinth only."""
+    if config.agent == "mbie-eb":
+        raise BadInput("agent 'mbie-eb' counts the labyrinth's observations")
+    for key, value, allowed in (
+        ("dqn.auxiliary", config.dqn.auxiliary, 0),
+        ("replay.symmetry_share", config.replay.symmetry_share, 0),
+        ("world_model.loss", config.world_model.loss, "mse"),
+    ):
+        if value != allowed:
+            raise BadInput(f"{key}={value} is for the labyrinth; here it must be {allowed}")
+
+
 def _check_representation(config: Config) -> None:
     """What needs the labyrinth's four bits as they are."""
     if config.env.tv and config.replay.symmetry_share:
         raise BadInput("env.tv=True has no symmetries: replay.symmetry_share must be 0")
-    if config.sees_images or config.representation == "pixels":
+    if config.workload != "labyrinth" or config.representation == "pixels":
         return
     for key, value in (
         ("agent", config.agent == "mbie-eb" and config.agent),

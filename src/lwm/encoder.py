@@ -1,6 +1,6 @@
 """Φ: observations to embeddings, trained with W-MSE on what is close in time (Sec. 3.1, 3.2).
 
-Images go through the paper's CNN, vectors through a small MLP; what trains them is the same.
+What sees an observation is a trunk (``vision``); what trains it is the same for all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lwm import devices
 from lwm.devices import Metrics
 from lwm.sections import EncoderConfig
-from lwm.vision import FEATURES, SIDE, ConvTrunk, random_shift
+from lwm.vision import ConvTrunk, Trunk
 from lwm.whitening import WMSEOutput, w_mse
 
 Observations = Tensor | NDArray[Any]
@@ -31,51 +31,25 @@ _CHUNK = 256
 
 
 class Encoder(nn.Module):
-    """Φ of images: the convolutions, then a linear projection (row 32: the outputs are linear)."""
+    """Φ: a trunk, then a linear projection (row 32: the outputs are linear)."""
 
-    obs_shape: tuple[int, ...] = (SIDE, SIDE)
-
-    def __init__(self, embedding: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        embedding: int,
+        dtype: torch.dtype = torch.float32,
+        trunk: Trunk | None = None,
+    ) -> None:
+        """``trunk`` None: the paper's convolutions, computed in ``dtype``."""
         super().__init__()
-        self.trunk = ConvTrunk(dtype)
-        self.projection = nn.Linear(FEATURES, embedding)
+        self.trunk = ConvTrunk(dtype) if trunk is None else trunk
+        self.projection = nn.Linear(self.trunk.width, embedding)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """[B, 84, 84] uint8 -> z [B, D] float32."""
+        """Observations [B, ...] as the trunk takes them -> z [B, D] float32."""
         features = self.trunk(frames)
         # Row 17: whatever the convolutions compute in, z is float32 and never autocast.
         with torch.autocast(features.device.type, enabled=False):
             return self.projection(features.float())
-
-
-class VectorEncoder(nn.Module):
-    """Φ of vectors: two hidden layers with ReLU, then a linear projection."""
-
-    def __init__(self, inputs: int, embedding: int, hidden: int) -> None:
-        super().__init__()
-        self.obs_shape: tuple[int, ...] = (inputs,)
-        self.layers = nn.Sequential(
-            nn.Linear(inputs, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, embedding),
-        )
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """[B, inputs], of any dtype -> z [B, D] float32."""
-        with torch.autocast(vectors.device.type, enabled=False):
-            return self.layers(vectors.float())
-
-
-Phi = Encoder | VectorEncoder
-
-
-def build_phi(config: EncoderConfig, inputs: int, images: torch.dtype | None = None) -> Phi:
-    """Φ of images, computed in the dtype ``images``, or (None) of vectors of length ``inputs``."""
-    if images is not None:
-        return Encoder(config.embedding, images)
-    return VectorEncoder(inputs, config.embedding, config.hidden)
 
 
 class PhiLearner:
@@ -84,7 +58,7 @@ class PhiLearner:
     Never trained, it has random features.
     """
 
-    def __init__(self, encoder: Phi, config: EncoderConfig, *heads: nn.Module) -> None:
+    def __init__(self, encoder: Encoder, config: EncoderConfig, *heads: nn.Module) -> None:
         """``encoder`` is on the device where it is to be trained; ``heads`` are trained with it."""
         self.encoder = encoder
         self.heads = nn.ModuleList(heads)
@@ -100,11 +74,12 @@ class PhiLearner:
 
     @torch.no_grad()  # not inference mode: the world model is trained on these z
     def embed(self, obs: Observations) -> Tensor:
-        """[..., 84, 84] uint8 or [..., inputs] -> z [..., D] float32, without gradient."""
-        seen, shape = self._put(obs), self.encoder.obs_shape
-        flat = seen.reshape(-1, *shape)
+        """Observations [..., *shape] -> z [..., D] float32, without gradient."""
+        seen = self._put(obs)
+        ahead = seen.ndim - self.encoder.trunk.axes
+        flat = seen.reshape(-1, *seen.shape[ahead:])
         z = torch.cat([self._embed(part) for part in flat.split(_CHUNK)])
-        return z.view(*seen.shape[: -len(shape)], z.shape[-1])
+        return z.view(*seen.shape[:ahead], z.shape[-1])
 
     def _embed(self, obs: Tensor) -> Tensor:
         """[B, ...] -> z [B, D]."""
@@ -161,7 +136,7 @@ class PhiLearner:
 class EncoderLearner(PhiLearner):
     """Φ trained with W-MSE, and the counts of what went wrong."""
 
-    def __init__(self, encoder: Phi, config: EncoderConfig) -> None:
+    def __init__(self, encoder: Encoder, config: EncoderConfig) -> None:
         """``encoder`` is on the device where it is to be trained."""
         super().__init__(encoder, config)
         self.wrap = config.wrap_shift
@@ -175,18 +150,14 @@ class EncoderLearner(PhiLearner):
         """The alarm: all frames look alike to Φ, or differ along one line only."""
         return self.counts["low_rank"] >= COLLAPSED_UPDATES
 
-    def learn(
-        self, pairs_x: Observations, pairs_y: Observations, offsets: Tensor | None
-    ) -> Metrics:
-        """One update on N pairs [N, 84, 84] uint8 or [N, inputs]; -> metrics.
+    def learn(self, pairs_x: Observations, pairs_y: Observations, offsets: Tensor) -> Metrics:
+        """One update on N pairs of observations [N, ...]; -> metrics.
 
-        ``offsets`` [2N, 2] int64 shift the frames, those of ``pairs_x`` first (None: no shift).
-        If the covariance cannot be factored or a gradient is not finite, nothing changes but the
-        counts.
+        ``offsets`` [2N, 2] int64 shift images, those of ``pairs_x`` first.  If the covariance
+        cannot be factored or a gradient is not finite, nothing changes but the counts.
         """
-        seen = torch.cat([self._put(pairs_x), self._put(pairs_y)])
-        if offsets is not None:
-            seen = random_shift(seen, offsets.to(self.device), self.wrap)
+        both = torch.cat([self._put(pairs_x), self._put(pairs_y)])
+        seen = self.encoder.trunk.varied(both, offsets.to(self.device), self.wrap)
         out = w_mse(self.encoder(seen))
         stepped = self._step(out.loss)
         self._count(out, stepped)

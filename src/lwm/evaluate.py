@@ -11,8 +11,9 @@ from lwm import devices
 from lwm.actor import act, initial_state
 from lwm.config import Config
 from lwm.coverage import Coverage
-from lwm.envs.vector import Env, make_env
+from lwm.envs.vector import Env, make_env, sense_in
 from lwm.learner import LearnerState
+from lwm.novelty import fitted
 from lwm.streams import environment_seeds, generator
 from lwm.types import Step
 
@@ -57,6 +58,7 @@ class Scores(NamedTuple):
             "high": mean + 1.96 * error,
             "score128": float(self.returns[:128].mean()),
             "solved": float(self.solved.mean()),
+            "success": float((self.returns > 0).mean()),
             "median_solved": float(np.median(solved)) if len(solved) else None,
         }
 
@@ -141,6 +143,8 @@ def new_learner(config: Config) -> LearnerState:
     """A learner for the environments of ``config``, to put saved parameters into."""
     env = make_env(config, environment_seeds("test", 1))
     try:
-        return LearnerState(config, int(np.prod(env.obs_shape)), env.num_actions)
+        inputs, sense = int(np.prod(env.obs_shape)), sense_in(env)
+        own = config if sense is None else fitted(config, sense)
+        return LearnerState(own, inputs, env.num_actions, sense)
     finally:
         env.close()

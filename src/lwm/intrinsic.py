@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lwm import devices
 from lwm.config import Config
@@ -98,6 +98,10 @@ class NoBonus:
         """-> bonus [T, B], metrics."""
         return self.recompute(window), {}
 
+    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        """Networks and optimisers that a checkpoint saves, by name."""
+        return {}
+
     def state_tree(self) -> dict[str, Any]:
         """Values for a checkpoint."""
         return {}
@@ -179,6 +183,10 @@ class ErrorBonus:
 
     def _bonus(self, error: Tensor) -> Tensor:
         return self.config.beta * self.moments.normalise(error, self.config.clip)
+
+    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        """Networks and optimisers that a checkpoint saves, by name."""
+        return {}
 
     def state_tree(self) -> dict[str, Any]:
         """Moments; networks and optimisers are the learner's to save."""
@@ -305,6 +313,10 @@ class WorldModelBonus(ErrorBonus):
             goal = torch.where(window.is_last[1:, :, None], following, goal)
         return prediction, goal, ~is_first[1:]
 
+    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        """Networks and optimisers that a checkpoint saves, by name."""
+        return {"world_model": self.model, "world_model_optimiser": self.optimiser}
+
 
 Bonus = NoBonus | CountBonus | ResidualBonus | WorldModelBonus
 
@@ -319,6 +331,6 @@ def build_bonus(
         return CountBonus(embedding, num_actions, config.intrinsic.beta, device)
     if config.representation == "rnd":
         return ResidualBonus(config, device)
-    recurrent = config.bonus == "lwm"
+    recurrent = config.bonus != "lwm-ff"
     model = WorldModel(embedding, num_actions, config.world_model, recurrent)
     return WorldModelBonus(model.to(device), config)

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lwm import devices
-from lwm.actor import embed_bits
 from lwm.agent import RecurrentDQN, TDInput, td_errors
 from lwm.config import Config
 from lwm.devices import Metrics
-from lwm.encoder import EncoderLearner, PhiLearner, build_phi
+from lwm.encoder import EncoderLearner, PhiLearner
 from lwm.errors import CheckpointError, RunFailed
-from lwm.intrinsic import Window, WorldModelBonus, build_bonus
+from lwm.intrinsic import Window
+from lwm.novelty import AnyBonus, Novelty, load_parts, parts_tree
 from lwm.representations import DistillationLearner, InverseLearner
 from lwm.returns import sequence_priority
+from lwm.senses import Sense, bits_of, grey_frames
 from lwm.streams import torch_seeded
 from lwm.types import Pairs, Unroll
 from lwm.vision import working_dtype
@@ -30,25 +31,25 @@ Tree = dict[str, Any]
 class LearnerState:
     """Networks, optimisers and moments: all that learning changes."""
 
-    def __init__(self, config: Config, inputs: int, num_actions: int) -> None:
-        """``inputs``: numbers in an observation."""
+    def __init__(
+        self, config: Config, inputs: int, num_actions: int, sense: Sense | None = None
+    ) -> None:
+        """``inputs``: numbers in an observation; ``sense``: how they are seen (None: as bits, or
+        as frames where the config says so)."""
         self.config = config
         self.device = devices.pick(config.device)
-        images = working_dtype(config.precision, self.device) if config.sees_images else None
-        self.encoder: PhiLearner | None = None
-        self.embedding = inputs
-        paid = config.bonus.startswith("lwm")
-        if paid and config.representation != "pixels":
-            self.embedding = config.encoder.embedding
-        elif images is not None and not paid:
-            self.embedding = 0
+        if sense is None:
+            sense = grey_frames() if config.sees_images else bits_of(inputs)
         with torch_seeded(config.seed, "init"):
             # Drawn on the CPU, so that a seed's first weights are the same on every device.
-            dqn = RecurrentDQN(inputs, num_actions, config.dqn, images)
+            trunk = None
+            if sense.kind == "image":
+                dtype = working_dtype(config.precision, self.device)
+                trunk = sense.trunk(config.gym.pixel_unit, config.dqn.features, dtype)
+            vectors = sense.kind == "vector"
+            dqn = RecurrentDQN(inputs, num_actions, config.dqn, trunk, vectors)
             self.dqn = dqn.to(self.device)
-            self.bonus = build_bonus(config, self.embedding, num_actions, self.device)
-            if paid and config.representation != "pixels":
-                self.encoder = _build_encoder(config, inputs, num_actions, images, self.device)
+            self.novelty = Novelty(config, sense, num_actions, self.device)
         self.target = copy.deepcopy(self.dqn).requires_grad_(False)
         averaged = config.dqn.average > 0
         self.average = copy.deepcopy(self.target) if averaged else None
@@ -65,22 +66,24 @@ class LearnerState:
         """The network that is scored: the online one, or its average where the config asks."""
         return self.average or self.dqn
 
-    def embed(self, obs: NDArray[Any] | Tensor) -> Tensor:
-        """Phi: observations [..., bits] or [..., 84, 84] -> z [..., D]; D = 0 where no one asks."""
-        seen = devices.put(obs, self.device) if isinstance(obs, np.ndarray) else obs
-        if self.encoder is not None:
-            return self.encoder.embed(seen)
-        if not self.config.sees_images:
-            return embed_bits(seen)
-        if self.embedding:
-            return (seen.float() / 128 - 1).flatten(-2)  # row 22
-        return torch.zeros(*obs.shape[:-2], 0, device=self.device)
+    @property
+    def bonus(self) -> AnyBonus:
+        """What pays for the new."""
+        return self.novelty.bonus
 
-    def seen(self, obs: Tensor, z: Tensor) -> Tensor:
-        """What the DQN sees of observations whose embedding is z: frames, or bits as they are."""
-        if self.dqn.sees_images:
-            return obs
-        return z if self.encoder is None else embed_bits(obs)
+    @property
+    def encoder(self) -> PhiLearner | None:
+        """Phi, where observations are not their own embedding."""
+        return self.novelty.encoder
+
+    @property
+    def embedding(self) -> int:
+        """Dimensions of z."""
+        return self.novelty.size
+
+    def embed(self, obs: NDArray[Any] | Tensor) -> Tensor:
+        """Phi: observations [..., *shape] -> z [..., D]; D = 0 where no one asks."""
+        return self.novelty.embed(obs)
 
     def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         parts: dict[str, nn.Module | torch.optim.Optimizer] = {
@@ -88,62 +91,29 @@ class LearnerState:
             "target": self.target,
             "optimiser": self.optimiser,
         }
-        if self.average is not None:
-            parts["average"] = self.average
-        if isinstance(self.bonus, WorldModelBonus):
-            parts["world_model"] = self.bonus.model
-            parts["world_model_optimiser"] = self.bonus.optimiser
-        return parts
+        return parts if self.average is None else {**parts, "average": self.average}
 
     def state_tree(self) -> Tree:
         """Everything as a tree of NumPy arrays and plain values."""
-        tree: Tree = {"updates": self.updates, "bonus": self.bonus.state_tree()}
-        if self.encoder is not None:
-            tree["encoder"] = self.encoder.state_tree()
-        for name, part in self._parts().items():
-            tree[name] = (
-                {k: devices.fetch(v) for k, v in part.state_dict().items()}
-                if isinstance(part, nn.Module)
-                else _optimiser_tree(part)
-            )
-        return tree
+        return {
+            "updates": self.updates,
+            **self.novelty.state_tree(),
+            **parts_tree(self._parts()),
+        }
 
     def load_tree(self, tree: Tree) -> None:
         """Inverse of ``state_tree``; a tree of another architecture is an error."""
         try:
-            for name, part in self._parts().items():
-                if isinstance(part, nn.Module):
-                    part.load_state_dict({k: torch.from_numpy(v) for k, v in tree[name].items()})
-                else:
-                    _load_optimiser(part, tree[name])
-            self.bonus.load_tree(tree["bonus"])
-            if self.encoder is not None:
-                self.encoder.load_tree(tree["encoder"])
+            load_parts(self._parts(), tree)
+            self.novelty.load_tree(tree)
             self.updates = int(tree["updates"])
         except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as e:
             reason = str(e).splitlines()[0]
             raise CheckpointError(f"the checkpoint does not fit this config: {reason}") from None
 
 
-def _build_encoder(
-    config: Config,
-    inputs: int,
-    num_actions: int,
-    images: torch.dtype | None,
-    device: torch.device,
-) -> PhiLearner:
-    """Phi and what trains it, as ``encoder.representation`` says."""
-    c, kind = config.encoder, config.representation
-    phi = build_phi(c, inputs, images).to(device)
-    if kind == "idf":
-        return InverseLearner(phi, num_actions, c)
-    if kind == "rnd":
-        return DistillationLearner(phi, build_phi(c, inputs, images).to(device), c)
-    return EncoderLearner(phi, c) if kind == "wmse" else PhiLearner(phi, c)
-
-
 def learn_encoder(
-    state: LearnerState, pairs: Pairs, offsets: Tensor | None
+    state: LearnerState, pairs: Pairs, offsets: Tensor
 ) -> tuple[LearnerState, Metrics]:
     """One update of Phi by W-MSE on N pairs of neighbours, moved by ``offsets`` [2N, 2] if any."""
     assert isinstance(state.encoder, EncoderLearner)
@@ -223,8 +193,8 @@ def pretrain(state: LearnerState, unroll: Unroll) -> tuple[LearnerState, Metrics
 def rewarded(
     state: LearnerState, unroll: Unroll, progress: float, train: bool = True
 ) -> tuple[TDInput, Tensor, Metrics]:
-    """The window with its bonus recomputed (and the bonus model trained): -> what the DQN learns
-    from, embeddings [T, B, D], metrics."""
+    """The window with its bonus recomputed, or as stored (and the bonus model trained): -> what the
+    DQN learns from, embeddings [T, B, D], metrics."""
     config = state.config
     obs, a_tm1, r_t, is_first, is_last, discount_t, h = (
         devices.put(v, state.device)
@@ -238,6 +208,8 @@ def rewarded(
             unroll.h,
         )
     )
+    if train:
+        state.novelty.observe(obs)
     z = state.embed(obs)
     stored = config.intrinsic.start_belief == "stored"
     belief = devices.put(unroll.belief, state.device) if stored else None
@@ -246,13 +218,17 @@ def rewarded(
         r_in, metrics = state.bonus.learn(seen, config.replay.burn_in)
     else:
         r_in, metrics = state.bonus.recompute(seen), {}
+    if config.intrinsic.stored_bonus:
+        r_in = devices.put(unroll.r_in, state.device)
     if config.agent == "dqn":
         r_in = torch.zeros_like(r_in)  # row 3: whatever the actors saw, the learner gets no bonus
     if not config.dqn.truncation_bootstraps:
         discount_t = discount_t * ~is_last
     if config.replay.start_state == "zero":
         h = torch.zeros_like(h)
-    x = state.dqn.inputs(state.seen(obs, z), a_tm1, r_t + r_in, is_first)
+    if train and state.dqn.normaliser is not None:
+        state.dqn.normaliser.observe(obs.flatten(0, 1))
+    x = state.dqn.inputs(obs, a_tm1, state.dqn.told_reward(r_t, r_in), is_first)
     reward = r_t + _beta_share(config, progress) * r_in
     return TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h), z, metrics
 
@@ -312,17 +288,3 @@ def _between(progress: float, start: float, stop: float) -> float:
 def _move_towards(slow: nn.Module, fast: nn.Module, rate: float) -> None:
     """slow <- slow + rate (fast - slow), parameter by parameter."""
     torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), rate)
-
-
-def _optimiser_tree(optimiser: torch.optim.Optimizer) -> Tree:
-    """Adam's moments by parameter number (absent before the first step)."""
-    state = optimiser.state_dict()["state"]
-    return {str(i): {k: devices.fetch(v) for k, v in s.items()} for i, s in state.items()}
-
-
-def _load_optimiser(optimiser: torch.optim.Optimizer, tree: Tree) -> None:
-    groups = optimiser.state_dict()["param_groups"]
-    state = {
-        int(i): {k: torch.from_numpy(np.array(v)) for k, v in s.items()} for i, s in tree.items()
-    }
-    optimiser.load_state_dict({"state": state, "param_groups": groups})

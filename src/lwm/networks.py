@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lwm import kernels
+from lwm import devices, kernels
 
 
 class _UnrollGRU(torch.autograd.Function):
@@ -266,3 +267,18 @@ def one_hot(index: Tensor, size: int) -> Tensor:
 def _identity(size: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.eye(size, device=device)
+
+
+def optimiser_tree(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """Adam's moments by parameter number (absent before the first step)."""
+    state = optimiser.state_dict()["state"]
+    return {str(i): {k: devices.fetch(v) for k, v in s.items()} for i, s in state.items()}
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, tree: dict[str, Any]) -> None:
+    """Inverse of ``optimiser_tree``."""
+    groups = optimiser.state_dict()["param_groups"]
+    state = {
+        int(i): {k: torch.from_numpy(np.array(v)) for k, v in s.items()} for i, s in tree.items()
+    }
+    optimiser.load_state_dict({"state": state, "param_groups": groups})

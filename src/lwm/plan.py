@@ -79,13 +79,15 @@ def describe(config: Config) -> str:
     loop = config.loop
     # With a core to spare, games are played while the learner works.
     overlap = len(os.sched_getaffinity(0)) > 1
-    update = (stage["encoder"] + stage["learner"]) / loop.cycles_per_update
+    phi = stage["encoder"] if config.updates_encoder else 0.0
+    update = (phi + stage["learner"]) / loop.cycles_per_update
     cycle = stage["act"] + (max(stage["env"], update) if overlap else stage["env"] + update)
     warm = loop.warmup_frames / loop.actors
     lwm = config.bonus.startswith("lwm")
     before = warm * stage["env"]
-    if lwm:
+    if lwm and config.pretrains_encoder:
         before += config.encoder.pretrain_iterations * stage["encoder"]
+    if lwm:
         before += config.world_model.pretrain_iterations * stage["learner"] / 3
     hours = (before + (loop.total_frames / loop.actors - warm) * cycle) / 3600
     frames = loop.total_frames * config.atari.action_repeat

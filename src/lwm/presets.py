@@ -173,6 +173,72 @@ _ATARI_DEBUG: dict[str, Any] = {
     "evaluation.episodes": 4,
 }
 
+_GYM: dict[str, Any] = {
+    # The Atari agent, sized for environments that a laptop explores in minutes.
+    "loop.actors": 16,
+    "loop.total_frames": 500_000,
+    "loop.warmup_frames": 10_000,
+    "loop.cycles_per_update": 4,
+    "loop.checkpoint_every_frames": 50_000,
+    "replay.capacity_steps": 200_000,
+    "replay.batch": 16,
+    "replay.burn_in": 10,
+    "replay.unroll": 40,
+    "replay.prioritised": True,
+    "dqn.features": 128,
+    "dqn.learning_rate": 3e-4,
+    "dqn.n_step": 5,
+    "dqn.tau": 0.02,
+    "dqn.epsilon_base": 0.4,
+    "dqn.epsilon_low": 1.0,
+    "dqn.epsilon_high": 8.0,
+    "encoder.embedding": 16,
+    "encoder.batch": 128,
+    "encoder.pretrain_iterations": 500,
+    "world_model.features": 64,
+    "world_model.relu_features": False,
+    "world_model.sigmoid_output": False,
+    "world_model.pretrain_iterations": 300,
+    "world_model.pretrain_batch": 16,
+    "world_model.pretrain_rows": 50,
+    "evaluation.episodes": 128,
+    "evaluation.epsilon": 0.001,
+}
+
+_MINIGRID: dict[str, Any] = {
+    **_GYM,
+    "gym.pixel_unit": 5.0,  # cells hold small numbers: kind, colour, state
+}
+
+_GYM_DEBUG: dict[str, Any] = {
+    **_GYM,
+    "loop.actors": 2,
+    "loop.total_frames": 260,
+    "loop.warmup_frames": 120,
+    "loop.cycles_per_update": 8,
+    "loop.log_every_frames": 50,
+    "loop.checkpoint_every_frames": 100,
+    "replay.capacity_steps": 160,
+    "replay.batch": 2,
+    "replay.burn_in": 4,
+    "replay.unroll": 8,
+    "dqn.features": 16,
+    "dqn.hidden": 16,
+    "dqn.head": 16,
+    "dqn.n_step": 2,
+    "encoder.embedding": 4,
+    "encoder.hidden": 16,
+    "encoder.batch": 16,
+    "encoder.pretrain_iterations": 4,
+    "world_model.features": 16,
+    "world_model.hidden": 16,
+    "world_model.head": 16,
+    "world_model.pretrain_iterations": 4,
+    "world_model.pretrain_batch": 2,
+    "world_model.pretrain_rows": 20,
+    "evaluation.episodes": 4,
+}
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "labyrinth": {"paper": {}, "official": _OFFICIAL, "best": _BEST, "debug": _DEBUG},
     "atari": {
@@ -182,6 +248,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "single-gpu": _SINGLE_GPU,
         "debug": _ATARI_DEBUG,
     },
+    "gym": {"default": _GYM, "minigrid": _MINIGRID, "debug": _GYM_DEBUG},
 }
 
 ATARI_SOURCES = {

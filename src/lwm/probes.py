@@ -95,6 +95,33 @@ def class_probe(
     return float(np.mean(names[scores.argmax(1)] == label_test))
 
 
+def auc(score: Floats, positive: NDArray[np.bool_]) -> float | None:
+    """How often a positive has the higher score than a negative, ties counting half: [N], [N].
+
+    0.5: the score tells nothing; None: there is one kind only.
+    """
+    n = int(np.count_nonzero(positive))
+    pairs = n * (len(positive) - n)
+    if not pairs:
+        return None
+    return float((ranks(score)[positive].sum() - n * (n + 1) / 2) / pairs)
+
+
+def flag_probe(
+    z: NDArray[np.float32],
+    flags: NDArray[np.bool_],
+    z_test: NDArray[np.float32],
+    flags_test: NDArray[np.bool_],
+) -> float | None:
+    """Area under the curve on the test set of a least-squares fit to flags [N, K], mean over those
+    that are sometimes set and sometimes not; None: there is no such flag."""
+    scores = _fit(z, flags.astype(np.float64), z_test)
+    varies = flags.any(0) & ~flags.all(0)
+    each = [auc(scores[:, k], flags_test[:, k]) for k in np.flatnonzero(varies)]
+    known = [value for value in each if value is not None]
+    return float(np.mean(known)) if known else None
+
+
 def _fit(z: NDArray[np.float32], target: Floats, z_test: NDArray[np.float32]) -> Floats:
     """Predictions [M, K] for z_test [M, D] of least squares from z [N, D] to target [N, K]."""
     mean, scale = z.mean(0, dtype=np.float64), z.std(0, dtype=np.float64)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lwm.config import EncoderConfig
-from lwm.encoder import Encoder, Observations, Phi, PhiLearner
+from lwm.encoder import Encoder, Observations, PhiLearner
 from lwm.networks import GRU, one_hot
 
 HIDDEN = 256
@@ -22,7 +22,7 @@ HIDDEN = 256
 class InverseLearner(PhiLearner):
     """IDF: two neighbouring embeddings, concatenated, through a small network to the action."""
 
-    def __init__(self, encoder: Phi, num_actions: int, config: EncoderConfig) -> None:
+    def __init__(self, encoder: Encoder, num_actions: int, config: EncoderConfig) -> None:
         self.head = nn.Sequential(
             nn.Linear(2 * config.embedding, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, num_actions)
         )
@@ -56,7 +56,7 @@ class DistillationLearner(PhiLearner):
     z is what it is still wrong by: large where observations are new, small where they are not.
     """
 
-    def __init__(self, encoder: Phi, fixed: Phi, config: EncoderConfig) -> None:
+    def __init__(self, encoder: Encoder, fixed: Encoder, config: EncoderConfig) -> None:
         self.fixed = fixed.requires_grad_(False)
         super().__init__(encoder, config, self.fixed)  # saved with Φ; Adam sees no gradient of it
 

@@ -65,6 +65,24 @@ class AtariConfig:
 
 
 @dataclass(frozen=True)
+class GymConfig:
+    """Any Gymnasium environment with discrete actions."""
+
+    env: str = setting("", "id as gymnasium.make takes it; module:ID imports the module first")
+    vectorization: Literal["sync", "async", "vector_entry_point"] = setting(
+        "sync",
+        "how gymnasium.make_vec runs the environments: one after the other, a process each, or "
+        "as the environment's own vectorised form",
+    )
+    time_limit: int = setting(
+        0, "agent steps until truncation; 0: as the environment is registered", 0, 10**9
+    )
+    pixel_unit: float = setting(
+        128.0, "pixels enter the networks as x / unit - 1; row 22", 1e-6, 1e6
+    )
+
+
+@dataclass(frozen=True)
 class LoopConfig:
     """Algorithm 1: how acting and learning interleave."""
 
@@ -159,6 +177,11 @@ class DQNConfig:
     auxiliary: float = setting(
         0.0, "weight of predicting the next observation's bits from (h, a); 0: no such head", 0, 1e6
     )
+    error_input: bool = setting(
+        True,
+        "the reward that the network sees includes the bonus; False: the extrinsic one alone",
+        source="Sec. 3.4",
+    )
     average: float = setting(
         0.0,
         "evaluate an EMA of the weights with this decay per update; 0: the weights themselves",
@@ -192,6 +215,9 @@ class EncoderConfig:
     )
     wrap_shift: bool = setting(
         False, "shifted frames wrap around instead of repeating edges; row 13"
+    )
+    freeze_after_pretraining: bool = setting(
+        False, "Phi stays as pretraining left it; False: one update a cycle", source="Sec. 3.4"
     )
     temporal_shift: int = setting(2, "largest k of pairs (t, t+k)", 1, 1000, "Phi training: L")
 
@@ -244,6 +270,12 @@ class IntrinsicConfig:
         "terminal", "bonus on an is_last row: real error, 0, or against the next first frame; row 4"
     )
     moments_include_burn_in: bool = setting(False, "burn-in rows enter the moments; row 9")
+    stored_bonus: bool = setting(
+        False,
+        "the DQN learns from the bonus that the actor saw when it collected a row (0 in the "
+        "warm-up); False: recomputed for every batch",
+        source="Alg. 1",
+    )
     leak_to_baseline: bool = setting(
         False, "agent dqn: actors (not the learner) still see the normalised error; row 3"
     )

@@ -194,8 +194,10 @@ def score(trained: Trained, episodes: int | None = None) -> dict[str, Any]:
 
 def _summary(scores: Scores, config: Config) -> dict[str, Any]:
     result = scores.summary()
-    if config.workload == "atari":
+    if config.workload != "labyrinth":
         del result["solved"], result["median_solved"]  # a game is not solved, it ends
+    if config.workload != "gym":
+        del result["success"]
     return result
 
 

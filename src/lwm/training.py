@@ -14,9 +14,10 @@ from lwm.config import Config
 from lwm.coverage import coverage_in
 from lwm.devices import Metrics
 from lwm.envs.television import Television
-from lwm.envs.vector import make_env
+from lwm.envs.vector import make_env, sense_in
 from lwm.errors import CheckpointError
 from lwm.learner import LearnerState
+from lwm.novelty import fitted
 from lwm.ranking import Ranking
 from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator, generator_state, restore_generator
@@ -37,8 +38,11 @@ class Trainer:
         self.coverage = coverage_in(config)
         seeds = environment_seeds("train", actors, config.seed)
         self.env = make_env(config, seeds, self.coverage is not None)
-        bits = int(np.prod(self.env.obs_shape))
-        self.learner = LearnerState(config, bits, self.env.num_actions)
+        sense = sense_in(self.env)
+        if sense is not None:
+            self.config = config = fitted(config, sense)
+        inputs = int(np.prod(self.env.obs_shape))
+        self.learner = LearnerState(config, inputs, self.env.num_actions, sense)
         self.actors = self._new_actors()
         self.replay = Replay(
             rows=config.replay.capacity_steps // actors,
@@ -144,8 +148,7 @@ class Trainer:
         explore = self.act_rng.random(B) < self.epsilon
         random_action = self.act_rng.integers(self.env.num_actions, size=B)
         self._observe()
-        learned = self.config.sees_images or self.learner.encoder is not None
-        if learned and self.acted == 0 and self.replay.count:
+        if self.learner.encoder is not None and self.acted == 0 and self.replay.count:
             # Phi has only now learned to see: the row before is embedded as it would be today.
             before = self.replay.get_rows(self.replay.count - 1, self.replay.count)["obs"][0]
             self.actors = self.actors._replace(z_tm1=self.learner.embed(before))
@@ -174,7 +177,7 @@ class Trainer:
         """Warm-up: uniform actions, stored state 0 (row 20)."""
         B = self.config.loop.actors
         self._observe()
-        if not self.config.sees_images and self.learner.encoder is None:
+        if self.learner.encoder is None:
             self.actors = self.actors._replace(z_tm1=self.learner.embed(self.step.obs))
         if self.config.agent != "random":
             zeros = np.zeros((B, self.config.dqn.hidden), np.float32)
@@ -216,7 +219,9 @@ class Trainer:
                 "episode/return": float(step.episode_return[i]),
                 "episode/length": float(step.episode_length[i]),
             }
-            if not atari:  # a game is not solved, it ends
+            if self.config.workload == "gym":
+                told["episode/success"] = float(step.episode_return[i] > 0)
+            elif not atari:  # a game is not solved, it ends
                 told["episode/solved"] = float(step.discount_t[i] == 0)
             elif i == step.episode_end.size - 1:  # row 27: the lowest epsilon gives the curve
                 told["episode/return_last_actor"] = told["episode/return"]

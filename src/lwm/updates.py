@@ -7,7 +7,6 @@ import numpy as np
 from lwm.config import Config
 from lwm.devices import Metrics
 from lwm.encoder import EncoderLearner
-from lwm.intrinsic import ErrorBonus
 from lwm.learner import (
     LearnerState,
     learn,
@@ -32,16 +31,12 @@ class Updates:
         self.config, self.learner, self.replay, self.rng = config, learner, replay, rng
 
     def all(self, progress: float) -> list[Metrics]:
-        """Phi, world model and (unless actions are random) DQN, each once; ``progress``: share of
-        the schedules."""
-        found = [self.encoder()] if self.trains_phi else []
+        """Phi, world model and (unless actions are random) DQN, each once (a fixed Phi: not at
+        all); ``progress``: share of the schedules."""
+        phi = self.learner.encoder is not None and self.config.updates_encoder
+        found = [self.encoder()] if phi else []
         alone = self.config.loop.policy == "random"
         return [*found, self.world_model(progress) if alone else self.agent(progress)]
-
-    @property
-    def trains_phi(self) -> bool:
-        """There is a Phi, and it is not one of random features."""
-        return self.learner.encoder is not None and self.config.representation != "rf"
 
     def encoder(self) -> Metrics:
         """One update of Phi."""
@@ -51,8 +46,7 @@ class Updates:
             self.learner, metrics = learn_features(self.learner, unroll)
             return metrics
         pairs = self.replay.sample_pairs(self.rng, c.batch, c.temporal_shift)
-        images = self.config.sees_images
-        offsets = shift_offsets(self.rng, 2 * c.batch, c.spatial_shift) if images else None
+        offsets = shift_offsets(self.rng, 2 * c.batch, c.spatial_shift)
         self.learner, metrics = learn_encoder(self.learner, pairs, offsets)
         return metrics
 
@@ -72,8 +66,9 @@ class Updates:
     def pretraining(self) -> tuple[int, int]:
         """Updates of Phi, and of Phi and world model together, before training (row 24)."""
         c = self.config
-        phi = c.encoder.pretrain_iterations if self.trains_phi else 0
-        rest = isinstance(self.learner.bonus, ErrorBonus) or c.dqn.auxiliary > 0
+        learns = self.learner.encoder is not None and c.pretrains_encoder
+        phi = c.encoder.pretrain_iterations if learns else 0
+        rest = c.bonus not in ("none", "mbie-eb") or c.dqn.auxiliary > 0
         return phi, phi + (c.world_model.pretrain_iterations if rest else 0)
 
     def world_model(self, progress: float) -> Metrics:

@@ -1,4 +1,8 @@
-"""What Φ and the DQN share on image observations: the convolutions, and the random shift."""
+"""What Φ and the DQN share: the layers that see observations, and the random shift of images.
+
+A trunk takes stored observations [B, ...] and says how many features it makes of them (``width``),
+and of how many axes an observation is (``axes``).
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,9 @@ class ConvTrunk(nn.Module):
     processors that have it.  The parameters and their gradients are float32 either way.
     """
 
+    width = FEATURES
+    axes = 2
+
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         if dtype not in (torch.float32, torch.bfloat16):
@@ -57,9 +64,129 @@ class ConvTrunk(nn.Module):
             # Channels are last in memory: in this order flattening costs no copy.
             return x.permute(0, 2, 3, 1).flatten(1)
 
+    def varied(self, frames: Tensor, offsets: Tensor, wrap: bool) -> Tensor:
+        """The frames [N, 84, 84] moved by ``offsets`` [N, 2]."""
+        return random_shift(frames, offsets, wrap)
+
     def _layer(self, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
         bias = None if bias is None else bias.to(self.dtype)
         return F.relu(F.conv2d(x, weight.to(self.dtype), bias, stride), inplace=True)
+
+
+class ImageTrunk(nn.Module):
+    """Three convolutions for images of any size and 1 to 4 channels, and numbers beside them.
+
+    Sides of 36 and more: the paper's kernels and strides.  Smaller ones, such as the 7 x 7 cells
+    of a grid world: kernels of 3, half the channels, and strides of 2 only where there is room.
+    """
+
+    def __init__(
+        self, image: tuple[int, int, int], beside: int, unit: float, axes: int = 1
+    ) -> None:
+        """``image``: channels, height, width; ``beside``: numbers that follow the image; pixels
+        enter as x / unit - 1; ``axes``: 2 if rows come as pictures."""
+        super().__init__()
+        self.axes = axes
+        self.image, self.beside, self.unit = image, beside, unit
+        side = min(image[1:])
+        if side >= 36:
+            channels, kernels, strides, pad = (32, 64, 64), (8, 4, 3), (4, 2, 1), 0
+        else:
+            strides = (2 if side >= 16 else 1, 2 if side >= 24 else 1, 1)
+            channels, kernels, pad = (16, 32, 32), (3, 3, 3), 1
+        sizes = zip((image[0], *channels[:2]), channels, kernels, strides, strict=True)
+        layers = [nn.Conv2d(i, o, k, stride=s) for i, o, k, s in sizes]
+        layers[0].padding = (pad, pad)
+        self.layers = nn.ModuleList(layers)
+        with torch.no_grad():
+            blank = torch.zeros(1, *image)
+            self.width = self._convolved(blank).shape[1] + beside
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[B, C * H * W + beside] uint8, or [B, H, W] -> features [B, width]."""
+        rows = rows.flatten(1)
+        pixels = rows.shape[1] - self.beside
+        x = rows[:, :pixels].view(-1, *self.image).float() / self.unit - 1
+        y = self._convolved(x)
+        return torch.cat([y, rows[:, pixels:].float()], 1) if self.beside else y
+
+    def varied(self, rows: Tensor, offsets: Tensor, wrap: bool) -> Tensor:
+        """The rows [N, ...] with their images moved by ``offsets`` [N, 2]; one axis each."""
+        rows = rows.flatten(1)
+        pixels = rows.shape[1] - self.beside
+        channels, height, width = self.image
+        frames = rows[:, :pixels].reshape(-1, height, width)
+        moved = random_shift(frames, offsets.repeat_interleave(channels, 0), wrap)
+        return torch.cat([moved.view(len(rows), pixels), rows[:, pixels:]], 1)
+
+    def _convolved(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return x.flatten(1)
+
+
+class Normaliser(nn.Module):
+    """Inputs to mean 0 and variance 1, over all that was observed, and clipped."""
+
+    mean: Tensor
+    square: Tensor
+    count: Tensor
+
+    def __init__(self, size: int, clip: float = 10.0) -> None:
+        super().__init__()
+        self.clip = clip
+        for name, start in (("mean", torch.zeros(size)), ("square", torch.ones(size))):
+            self.register_buffer(name, start.double())
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def observe(self, x: Tensor) -> None:
+        """Count the rows of x [N, size] in."""
+        seen = x.double()
+        total = self.count + len(x)
+        off = seen.mean(0) - self.mean
+        spread = seen.var(0, correction=0) * len(x) + off.square() * self.count * len(x) / total
+        self.square.copy_((self.square * self.count + spread) / total)
+        self.mean.add_(off * len(x) / total)
+        self.count.copy_(total)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., size] -> the same, of mean 0 and variance 1; an input that never varied is 0."""
+        spread = self.square.sqrt()
+        scale = torch.where(spread > 0, 1 / spread.clamp(min=1e-6), 0)
+        return ((x - self.mean.float()) * scale.float()).clamp(-self.clip, self.clip)
+
+
+class VectorTrunk(nn.Module):
+    """Inputs normalised, then two fully connected layers: for observations that are vectors."""
+
+    axes = 1
+
+    def __init__(self, size: int, width: int, normalise: bool = True) -> None:
+        """``normalise`` False: somebody else does it."""
+        super().__init__()
+        self.width = width
+        self.normaliser = Normaliser(size) if normalise else None
+        self.layers = nn.Sequential(
+            nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, size], of any dtype -> features [B, width]."""
+        return self.layers(x.float() if self.normaliser is None else self.normaliser(x))
+
+    def varied(self, rows: Tensor, offsets: Tensor, wrap: bool) -> Tensor:
+        """The rows as Φ is trained on them: as they are, and counted by the normaliser."""
+        self.observe(rows)
+        return rows
+
+    def observe(self, rows: Tensor) -> None:
+        """Count rows [N, size] in, if the inputs are normalised here."""
+        if self.normaliser is not None:
+            self.normaliser.observe(rows)
+
+
+Trunk = ConvTrunk | ImageTrunk | VectorTrunk
 
 
 def scaled_blocks(frames: Tensor, dtype: torch.dtype) -> Tensor:
@@ -85,9 +212,9 @@ def _block_weight(weight: Tensor) -> Tensor:
 
 
 def random_shift(frames: Tensor, offsets: Tensor, wrap: bool = False) -> Tensor:
-    """Frames [N, 84, 84] moved down and right by offsets [N, 2] int64, each by its own (row 13).
+    """Frames [N, height, width] moved down and right by offsets [N, 2] int64, each by its own.
 
-    What enters at an edge repeats that edge, or with ``wrap`` comes from the opposite one.
+    Row 13.  What enters at an edge repeats that edge, or with ``wrap`` comes from the opposite one.
     """
     batch, height, width = frames.shape
     rows = _sources(offsets[:, 0], height, wrap)

@@ -120,8 +120,8 @@ def costs(config: Config, actions: int, bits: int = 4) -> dict[str, Cost]:
     size = 2 if images and working_dtype(c.precision).itemsize == 2 else 4
     see, core, head = _dqn(c, actions, bits, size)
     model = _world_model(c, actions, c.encoder.embedding if images else bits)
-    trains_phi = images and bool(model)
-    phi = [*trunk(size), dense(FEATURES, c.encoder.embedding)] if trains_phi else []
+    phi = [*trunk(size), dense(FEATURES, c.encoder.embedding)] if images and model else []
+    trains_phi = bool(phi) and c.updates_encoder
     B, T, U, K = c.replay.batch, c.window, c.window - c.replay.burn_in, c.loop.actors
     dqn = [*see, core, *head]
     row = _FIELDS + (_PIXELS if images else bits)
@@ -150,7 +150,7 @@ def costs(config: Config, actions: int, bits: int = 4) -> dict[str, Cost]:
         both = add(forward(model, B * (T - 1)), backward(model, B * (T - 1)))
         adam = Cost(0, 4 * _UPDATE * weights(model))
         found["world_model"] = add(forward(phi, B * T), both, adam)
-    if phi:
+    if trains_phi:
         adam = Cost(0, 4 * _UPDATE * weights(phi))
         found["encoder"] = add(forward(phi, pairs), backward(phi, pairs), adam)
     nothing = Cost(0, 0)

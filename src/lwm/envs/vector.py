@@ -6,11 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lwm.config import Config
+from lwm.envs.gymnasium import GymEnv
 from lwm.envs.labyrinth import LabyrinthVectorEnv
 from lwm.envs.rows import Env, RowEnv
 from lwm.envs.television import ImageTelevision, LabyrinthTelevision, TelevisionLabyrinth
+from lwm.senses import Sense
 
 __all__ = ["Env", "RowEnv", "make_env"]
+
+
+def sense_in(env: Env) -> Sense | None:
+    """How the observations of an environment that anyone may have written are seen."""
+    return env.sense if isinstance(env, GymEnv) else None
 
 
 def make_env(config: Config, seeds: NDArray[np.int64], coverage: bool = False) -> Env:
@@ -18,6 +25,8 @@ def make_env(config: Config, seeds: NDArray[np.int64], coverage: bool = False) -
     if config.workload == "atari":
         games = _make_games(config, seeds, coverage)
         return ImageTelevision(games, seeds) if config.atari.tv else games
+    if config.workload == "gym":
+        return GymEnv(config.gym, seeds)
     c = config.env
     options = (len(seeds), c.size, c.time_limit, c.carve_start)
     if c.tv:

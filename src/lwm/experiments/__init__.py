@@ -37,9 +37,29 @@ REGISTRY = {
         "25 to 40 minutes a run on one core",
         "7.5 hours a run at scale 1 (paper, T4)",
     ),
+    "table2": Entry(
+        "Atari scores: six games, five seeds, lwm and dqn beside the paper's methods and others'",
+        "50 hours a run on one core at scale 1 (1.0 per million frames, results/bench.json)",
+        "7.5 hours a run at scale 1 (paper, T4)",
+    ),
+    "table3": Entry(
+        "ablations of lwm on Atari: feed-forward world model, random features; any game",
+        "as table2; about 30 minutes a run at scale 0.02",
+        "7.5 hours a run at scale 1 (paper, T4)",
+    ),
+    "claims": Entry(
+        "sentences of the paper that nobody tested: 4×4 labyrinth, 300k frames; Φ on Montezuma",
+        "5 minutes a labyrinth run (15 of them), 40 minutes one of Atari (3)",
+        "as here: nets too small for a GPU",
+    ),
     "noisy-tv": Entry(
         "a TV that shows noise when re-tuned: what five bonuses pay for it, and who watches",
         "see docs/noisy-tv.md",
+        "not measured",
+    ),
+    "minigrid": Entry(
+        "MiniGrid: lwm against no bonus, RND and random features on MultiRoom; three more tasks",
+        "20 to 30 minutes a run on one core (30 of them)",
         "not measured",
     ),
     "limits": Entry(

@@ -52,26 +52,34 @@ class Setting:
     preset: str = "laptop"
     steps: int | None = None
     """Agent steps, where they are not the preset's."""
+    variant: str = ""
+    """``key=value`` settings on top of the preset, separated by blanks."""
+    experiment: str = "atari"
+    """Whose run it is: where it is kept."""
 
     def job(self, seed: int) -> runner.Job:
         """The training run of one seed."""
         flags: tuple[str, ...]
         flags = ("--game", self.game, "--agent", self.agent, "--preset", self.preset)
+        changes: dict[str, Any]
         changes = {"atari.game": self.game, "agent": self.agent, "seed": seed}
-        name = f"atari/{self.game}-{self.agent}-{self.preset}"
+        name = f"{self.experiment}/{self.game}-{self.agent}-{self.preset}"
         if self.steps is not None:
             flags += ("--frames", str(self.steps))
             changes["loop.total_frames"] = self.steps
             name += f"-{self.steps}"
+        further = self.variant.split()
+        changes |= dict(change.split("=", 1) for change in further)
+        name = "-".join([name, *further])
         config = load_preset(self.preset, changes, "atari")
-        arguments = ("train", "atari", *flags, "--seed", str(seed))
+        arguments = ("train", "atari", *flags, "--seed", str(seed), *further)
         return runner.Job(f"{name}/seed{seed}", arguments, config)
 
     def key(self, seed: int) -> tuple[str, ...]:
         """The cells of ``KEYS``: the command, which also tells the number of steps."""
         return (self.job(seed).command,)
 
-    def row(self, seed: int) -> dict[str, Any]:
+    def rows(self, seed: int) -> list[dict[str, Any]]:
         """The row of a finished run; rooms and positions are over all actors since frame 0."""
         job = self.job(seed)
         result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
@@ -79,7 +87,7 @@ class Setting:
             raise RunFailed(f"{job.directory} has no evaluation")
         told = [r for r in runs.read_metrics(job.directory) if "coverage/rooms" in r]
         seen = told[-1] if told else {}
-        return {
+        row = {
             "game": self.game,
             "agent": self.agent,
             "preset": self.preset,
@@ -93,6 +101,7 @@ class Setting:
             "commit": machine["commit"],
             "machine": f"{machine['cpu']}, torch {machine['torch']}",
         }
+        return [row]
 
 
 def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
@@ -106,9 +115,9 @@ def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
 def config_of(row: Mapping[str, str]) -> Config:
     """The config that a row's command gives with this version."""
     _, told, steps = row["command"].partition("--frames ")
-    setting = Setting(
-        row["game"], row["agent"], row["preset"], int(steps.split()[0]) if told else None
-    )
+    variant = " ".join(word for word in row["command"].split() if "=" in word)
+    number = int(steps.split()[0]) if told else None
+    setting = Setting(row["game"], row["agent"], row["preset"], number, variant)
     return setting.job(int(row["seed"])).config
 
 

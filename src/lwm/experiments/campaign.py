@@ -1,4 +1,4 @@
-"""What every experiment made of training runs does: run what is missing, a row as each ends."""
+"""What every experiment made of training runs does: run what is missing, rows as each ends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from lwm.config import Config
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import rows, runner
 from lwm.experiments.options import Options
@@ -18,10 +19,10 @@ class Setting(Protocol):
         """The training run of one seed."""
 
     def key(self, seed: int) -> tuple[str, ...]:
-        """What tells its row from others: the cells of the experiment's key columns."""
+        """What tells its rows from others: the cells of the experiment's key columns."""
 
-    def row(self, seed: int) -> dict[str, Any]:
-        """Its row, once the run has finished."""
+    def rows(self, seed: int) -> list[dict[str, Any]]:
+        """Its rows, once the run has finished; none as long as they wait for another run."""
 
 
 Plan = Sequence[tuple[Setting, int]]
@@ -38,23 +39,51 @@ def status(plan: Plan, path: Path, columns: tuple[str, ...], keys: tuple[str, ..
     return f"{sum(s.key(seed) in have for s, seed in plan)} of {len(plan)} runs"
 
 
+def shortened(base: Config, frames: int) -> str:
+    """Settings ``key=value`` that make ``base`` a run of so many frames; empty if it is one.
+
+    Where less than four warm-ups would be left, the warm-up, the pretraining and the number of
+    evaluation games shrink in the same proportion; no less than windows need is kept.
+    """
+    if frames == base.loop.total_frames:
+        return ""
+    changes = {"loop.total_frames": frames}
+    share = frames / (4 * base.loop.warmup_frames)
+    if share < 1:
+        rows_needed = max(base.window, base.world_model.pretrain_rows) + 1
+        warm = max(round(share * base.loop.warmup_frames), rows_needed * base.loop.actors)
+        if frames <= warm:
+            raise BadInput(
+                f"--scale is too small: {frames:,} steps, of which the warm-up takes {warm:,}"
+            )
+        changes["loop.warmup_frames"] = warm
+        changes["evaluation.episodes"] = max(round(share * base.evaluation.episodes), 4)
+        parts = {"world_model": base.world_model.pretrain_iterations}
+        if base.sees_images:
+            parts["encoder"] = base.encoder.pretrain_iterations
+        for part, iterations in parts.items():
+            changes[f"{part}.pretrain_iterations"] = max(round(share * iterations), 1)
+    return " ".join(f"{key}={value}" for key, value in changes.items())
+
+
 def run_missing(
     plan: Plan,
     path: Path,
     columns: tuple[str, ...],
     keys: tuple[str, ...],
     options: Options,
+    name: str | None = None,
     told: str = "score",
 ) -> None:
     """Run what of ``plan`` has no row yet; the words of ``only`` must all be in a run's id.
 
-    ``told``: the column that is printed as a run ends.
+    ``name`` is that of the experiment, where it is not that of its file of rows; ``told`` the
+    column that is printed as a run ends.
     """
     only, seeds, jobs = options.only, options.seeds, options.jobs
     chosen = [(s, seed) for s, seed in plan if all(word in s.job(seed).id for word in only)]
     if only and not chosen:
-        name = path.stem
-        raise BadInput(f"no run of {name} has {' and '.join(only)} in its id")
+        raise BadInput(f"no run of {name or path.stem} has {' and '.join(only)} in its id")
     have = present(path, columns, keys)
     todo = {
         s.job(seed): (s, seed)
@@ -64,10 +93,12 @@ def run_missing(
 
     def on_done(job: runner.Job) -> None:
         setting, seed = todo[job]
-        row = setting.row(seed)
-        rows.append(path, columns, row)
-        value = "–" if row[told] is None else f"{row[told]:.2f}"
-        print(f"finished {job.id}: {told} {value}", flush=True)
+        found = setting.rows(seed)
+        if found:
+            rows.append_all(path, columns, found)
+        value = found[0].get(told) if found else None
+        ending = "" if value is None else f": {told} {value:.2f}"
+        print(f"finished {job.id}{ending}", flush=True)
 
     failed = runner.run_all(list(todo), jobs, on_done)
     if failed:

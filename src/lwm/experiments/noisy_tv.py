@@ -112,14 +112,14 @@ class Setting:
         """The cells of ``KEYS``."""
         return (self.job(seed).command,)
 
-    def row(self, seed: int) -> dict[str, Any]:
+    def rows(self, seed: int) -> list[dict[str, Any]]:
         """The row of a finished run, from its directory."""
         job = self.job(seed)
         result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
         if result is None or machine is None:
             raise RunFailed(f"{job.directory} has no evaluation")
         repeat = 1 if self.env == "labyrinth" else job.config.atari.action_repeat
-        return {
+        row = {
             "env": self.env,
             "policy": self.policy,
             "bonus": self.bonus,
@@ -133,6 +133,7 @@ class Setting:
             "command": job.command,
             "machine": f"{machine['cpu']}, torch {machine['torch']}",
         }
+        return [row]
 
 
 def numbers(run: Path, steps: int) -> Numbers:

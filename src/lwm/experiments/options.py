@@ -26,6 +26,10 @@ class Options:
     """Run directories to read."""
     out: Path = Path("docs")
     """Where pictures go."""
+    game: list[str] = field(default_factory=list)
+    """Atari games to run instead of the experiment's own."""
+    preset: str | None = None
+    """Preset of the runs instead of the experiment's own."""
     trajectory: Path | None = None
     """A script of actions to draw instead of the committed one."""
 
@@ -37,7 +41,7 @@ class Options:
 
     def allow(self, name: str, *flags: str) -> None:
         """Refuse every flag that was given and is not among ``flags``."""
-        every = ("only", "seeds", "jobs", "show", "scale", "runs", "trajectory")
+        every = ("only", "seeds", "jobs", "show", "scale", "runs", "game", "preset", "trajectory")
         for flag in (f for f in every if getattr(self, f)):
             if flag not in flags:
                 takes = " and ".join(f"--{f}" for f in flags) or "no option"

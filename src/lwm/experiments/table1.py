@@ -72,13 +72,13 @@ class Setting:
         """The cells of ``KEYS``."""
         return (str(self.size), self.agent, self.variant, self.preset, str(seed))
 
-    def row(self, seed: int) -> dict[str, Any]:
+    def rows(self, seed: int) -> list[dict[str, Any]]:
         """The row of a finished run, from its directory."""
         job = self.job(seed)
         result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
         if result is None or machine is None:
             raise RunFailed(f"{job.directory} has no evaluation")
-        return {
+        row = {
             "size": self.size,
             "agent": self.agent,
             "variant": self.variant,
@@ -90,6 +90,7 @@ class Setting:
             **{k: result[k] for k in ("frames", "episodes", "score", "score128", "solved")},
             "median_solved": result["median_solved"],
         }
+        return [row]
 
 
 _SWITCHES = (

@@ -25,7 +25,9 @@ def results() -> str:
             known.add(module.PATH.name)
             if module.PATH.is_file():
                 text = f"{entry.what}. From {module.PATH}, by lwm reproduce {name}."
-                parts.append(_part(name, page.from_markdown(module.markdown(), text)))
+                tables = module.markdown().split("\n\n")
+                body = "".join(page.from_markdown(table, text) for table in tables)
+                parts.append(_part(name, body))
     for path in sorted([*rows.RESULTS.glob("*.csv"), *rows.RESULTS.glob("*.json")]):
         if path.name not in known:
             parts.append(_part(path.stem, _plain(path)))

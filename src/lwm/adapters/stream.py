@@ -1,0 +1,106 @@
+"""A bonus that trains itself from the transitions that pass by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lwm.bonus import Bonus
+from lwm.streams import generator
+
+
+class Stream:
+    """The newest transitions of B environments, and a bonus that learns from them.
+
+    Environments may reset within a step, so each has a ring of rows of its own: an episode of T
+    actions takes T + 1 rows, the final observation included.
+    """
+
+    def __init__(
+        self,
+        bonus: Bonus,
+        *,
+        capacity: int = 50_000,
+        every: int = 128,
+        warmup: int = 1_000,
+        batch: int = 16,
+        length: int = 32,
+    ) -> None:
+        """``capacity`` rows over all environments; one update per ``every`` transitions, on
+        ``batch`` windows of ``length`` transitions, once ``warmup`` transitions have been seen."""
+        lanes, rows = bonus.num_envs, capacity // bonus.num_envs
+        for name, value in (("every", every), ("batch", batch), ("length", length)):
+            if value < 1:
+                raise ValueError(f"expected {name} of at least 1, got {value}")
+        if rows < 2 * length:
+            raise ValueError(
+                f"expected a capacity of at least {2 * length * lanes} rows (twice a window of "
+                f"each environment), got {capacity}"
+            )
+        self.bonus, self.every, self.warmup = bonus, every, warmup
+        self.batch, self.length = batch, length
+        sense = bonus.sense
+        self._rows = np.zeros((rows, lanes, *sense.shape), sense.dtype)
+        self._action = np.full((rows, lanes), int(bonus.action_space.start), np.int64)
+        self._first = np.zeros((rows, lanes), np.bool_)
+        self._count = np.zeros(lanes, np.int64)
+        self._rng = generator(bonus.config.seed, "stream")
+        self._due = 0
+        self.transitions = 0
+        self.metrics: dict[str, float] = {}
+        """Of the latest update."""
+
+    def step(
+        self,
+        obs: Any,
+        action: NDArray[np.integer],
+        next_obs: Any,
+        is_first: NDArray[np.bool_],
+        real: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float32]:
+        """``Bonus.step``, remembered, and now and then an update.
+
+        ``real`` [B]: where False there was no transition, and the bonus is 0 (None: all are).
+        """
+        bonus = self.bonus
+        real = np.ones(bonus.num_envs, np.bool_) if real is None else real
+        first = is_first | ~bonus.known
+        after = bonus.rows(next_obs, "next_obs")
+        begun = bonus.rows(obs, "obs")[first] if first.any() else after[:0]
+        r_in = bonus.step_rows(begun, action, after, first)
+        if len(begun):
+            self._append(np.flatnonzero(first & real), begun[real[first]], None)
+        taken = np.flatnonzero(real)
+        self._append(taken, after[taken], np.asarray(action)[taken])
+        self.transitions += len(taken)
+        if self.transitions >= self.warmup:
+            self._due += len(taken)
+        while self._due >= self.every:
+            self._due -= self.every
+            self._update()
+        return r_in * real
+
+    def _append(
+        self, lanes: NDArray[np.int64], rows: NDArray[Any], action: NDArray[np.integer] | None
+    ) -> None:
+        """A row each; those without an action are first ones."""
+        at = self._count[lanes] % len(self._rows)
+        self._rows[at, lanes] = rows
+        self._action[at, lanes] = int(self.bonus.action_space.start) if action is None else action
+        self._first[at, lanes] = action is None
+        self._count[lanes] += 1
+
+    def _update(self) -> None:
+        need = self.length + 1
+        able = np.flatnonzero(self._count >= need)
+        if not len(able):
+            return
+        lane = self._rng.choice(able, self.batch)
+        held = np.minimum(self._count[lane], len(self._rows))
+        start = self._count[lane] - held + self._rng.integers(held - need + 1)
+        at = (start + np.arange(need)[:, None]) % len(self._rows)
+        self.metrics = self.bonus.update_rows(
+            self._rows[at, lane], self._action[at, lane][1:], self._first[at, lane]
+        )

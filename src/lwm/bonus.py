@@ -1,0 +1,330 @@
+"""The bonus as a library: LWM, or what it is compared with, for any agent and any replay.
+
+>>> import gymnasium as gym, lwm
+>>> envs = gym.make_vec("CartPole-v1", 8)
+>>> bonus = lwm.Bonus(envs.single_observation_space, envs.single_action_space, num_envs=8)
+
+While acting, ``step`` gives each environment's bonus and carries the belief state.  For sequences
+from a replay ``compute`` gives the bonus anew, with the parameters of this moment; ``update``
+trains on them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lwm import checkpoint, devices
+from lwm.config import load_preset
+from lwm.encoder import EncoderLearner
+from lwm.intrinsic import Window
+from lwm.novelty import KINDS, Novelty, fitted
+from lwm.pairs import draw_pairs
+from lwm.senses import sense_of
+from lwm.settings import get, hint, to_dict
+from lwm.streams import generator, generator_state, restore_generator, torch_seeded
+from lwm.vision import shift_offsets
+
+_BUILT_BY = (
+    "encoder.embedding", "encoder.hidden", "world_model.features", "world_model.hidden",
+    "world_model.head", "world_model.relu_features", "gym.pixel_unit",
+)  # fmt: skip
+"""Settings without which saved networks mean something else."""
+_FIXED = {"intrinsic.boundary": "terminal", "dqn.reset_state": True}
+"""``next_obs`` is the true next observation, and a belief ends with its episode."""
+
+
+class Sequences(NamedTuple):
+    """B sequences of T transitions, time-major: transition i leads from obs[i] to obs[i+1]."""
+
+    obs: Any
+    """[T+1, B, ...] observations of the space (a dict of such arrays for a Dict space)."""
+    action: NDArray[np.integer]
+    """[T, B]."""
+    is_first: NDArray[np.bool_]
+    """[T+1, B] the observation is the first of its episode; into such a row no transition leads."""
+
+
+class Bonus:
+    """An intrinsic reward that anyone can add to a reward.
+
+    ``kind``: ``lwm`` (the paper's), ``lwm-ff`` (its world model without memory), ``lwm-rf`` (its Φ
+    left random), ``rnd`` or ``icm``.  ``preset`` and ``overrides`` are those of ``lwm train gym``
+    (``lwm config --workload gym`` lists all settings).  Until the first ``update`` every bonus
+    is 0: there is nothing yet to normalise by.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        num_envs: int,
+        preset: str = "default",
+        *,
+        kind: str = "lwm",
+        seed: int = 0,
+        device: str = "cpu",
+        overrides: Mapping[str, Any] | None = None,
+    ) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"unknown kind of bonus {kind!r}{hint(kind, KINDS)}")
+        if not isinstance(action_space, spaces.Discrete):
+            raise ValueError(f"expected a Discrete action space, got {action_space}")
+        if not isinstance(num_envs, int | np.integer) or num_envs < 1:
+            raise ValueError(f"expected num_envs of at least 1, got {num_envs!r}")
+        self.observation_space, self.action_space = observation_space, action_space
+        self.num_envs, self.kind = int(num_envs), kind
+        self.sense = sense_of(observation_space)
+        given = {"seed": seed, "device": device, "agent": kind, **(overrides or {})}
+        self.config = fitted(load_preset(preset, given, "gym"), self.sense)
+        for key, value in _FIXED.items():
+            if get(self.config, key) != value:
+                raise ValueError(f"expected {key}={value}, got {get(self.config, key)}")
+        self._device = devices.pick(self.config.device)
+        with torch_seeded(seed, "init"):
+            self._novelty = Novelty(self.config, self.sense, int(action_space.n), self._device)
+        self._belief = self._novelty.bonus.initial(num_envs)
+        self._z = torch.zeros(num_envs, self._novelty.size, device=self._device)
+        self.known = np.zeros(num_envs, np.bool_)
+        """[B] the latest observation of the environment was seen; else the next ``obs`` counts as
+        a first one, whatever ``is_first`` says."""
+        self._rng = generator(seed, "bonus")
+        self.updates = 0
+        """Calls of ``update``."""
+
+    def __repr__(self) -> str:
+        return f"Bonus({self.kind}: {self.sense} -> {self._novelty}, {self.num_envs} environments)"
+
+    @torch.no_grad()
+    def step(
+        self,
+        obs: Any,
+        action: NDArray[np.integer],
+        next_obs: Any,
+        is_first: NDArray[np.bool_],
+    ) -> NDArray[np.float32]:
+        """The bonus [B] of one transition of each environment, in the order of time.
+
+        ``is_first`` [B] refers to ``obs``: there the belief starts anew.  ``next_obs`` is the true
+        next observation, the final one at an episode's end (not the reset that follows).  Where
+        ``obs`` is not a first one it is taken to be the ``next_obs`` of the call before.
+        """
+        first = self._flags(is_first, (self.num_envs,), "is_first") | ~self.known
+        after = self.rows(next_obs, "next_obs")
+        begun = self.rows(obs, "obs")[first] if first.any() else after[:0]
+        return self.step_rows(begun, action, after, first)
+
+    @torch.no_grad()
+    def step_rows(
+        self,
+        begun: NDArray[Any],
+        action: NDArray[np.integer],
+        after: NDArray[Any],
+        first: NDArray[np.bool_],
+    ) -> NDArray[np.float32]:
+        """``step`` for one who has made rows of the observations already (``rows``).
+
+        ``after`` [B, ...]: of ``next_obs``; ``begun`` [n, ...]: of ``obs``, of the n environments
+        where ``first`` [B] is set, which those must be that are not ``known``.
+        """
+        taken = self._actions(action, (self.num_envs,))
+        z = self._novelty.embed(after)
+        if len(begun):
+            mask = devices.put(first, self._device)
+            self._z = self._z.clone()
+            self._z[mask] = self._novelty.embed(begun)
+            self._belief = self._belief * ~mask[:, None]
+        r_in, self._belief, _ = self._novelty.bonus.step(self._belief, self._z, taken, z, None)
+        self._z = z
+        self.known[:] = True
+        return self._told(r_in)
+
+    def compute(
+        self,
+        obs: Any,
+        action: NDArray[np.integer],
+        is_first: NDArray[np.bool_],
+        burn_in: int = 0,
+    ) -> NDArray[np.float32]:
+        """The bonus [T, B] of sequences from any replay, with the present parameters.
+
+        Shapes as in ``Sequences``.  Entry i is of the transition i -> i+1; 0 where
+        ``is_first[i+1]``.  The belief starts at 0: give earlier rows as ``burn_in``, whose
+        entries are 0 in the result.  Changes nothing.
+        """
+        window = self._window(Sequences(obs, action, is_first), burn_in)[0]
+        r_in = self._novelty.bonus.recompute(window)[1:]
+        r_in[:burn_in] = 0
+        return self._told(r_in)
+
+    def update(self, sequences: Sequences, burn_in: int = 0) -> dict[str, float]:
+        """Train Φ and the world model on sequences, each with one step; -> metrics.
+
+        ``burn_in`` rows warm the belief up and stay out of the running moments.
+        """
+        seq = sequences if isinstance(sequences, Sequences) else Sequences(*sequences)
+        window, rows, first = self._window(seq, burn_in, embed=False)
+        return self._learn(window, rows, first, burn_in)
+
+    def update_rows(
+        self,
+        rows: NDArray[Any],
+        action: NDArray[np.int64],
+        is_first: NDArray[np.bool_],
+        burn_in: int = 0,
+    ) -> dict[str, float]:
+        """``update`` for one who stores observations as ``sense.rows`` gives them."""
+        window = self._framed(self._actions(action, action.shape), is_first)
+        return self._learn(window, rows, is_first, burn_in)
+
+    def _learn(
+        self, window: Window, rows: NDArray[Any], first: NDArray[np.bool_], burn_in: int
+    ) -> dict[str, float]:
+        metrics: dict[str, float | Tensor] = {}
+        encoder = self._novelty.encoder
+        self._novelty.observe(devices.put(rows, self._device))
+        if isinstance(encoder, EncoderLearner) and not first[1:].all():
+            c = self.config.encoder
+            reach = min(c.temporal_shift, len(first) - 1)
+            t, env, k = draw_pairs(self._rng, first, len(first), c.batch, reach)
+            offsets = shift_offsets(self._rng, 2 * c.batch, c.spatial_shift)
+            metrics |= encoder.learn(rows[t, env], rows[t + k, env], offsets)
+        window = window._replace(z=self._novelty.embed(rows))
+        _, told = self._novelty.bonus.learn(window, burn_in)
+        self.updates += 1
+        return devices.floats({**metrics, **told})
+
+    def rows(
+        self, obs: Any, what: str = "obs", ahead: tuple[int, ...] | None = None
+    ) -> NDArray[Any]:
+        """Observations of the space as rows of numbers [*ahead, ...]; ValueError if they are not.
+
+        ``ahead``: the axes before those of an observation (None: [B]); ``what``: their name.
+        """
+        ahead = (self.num_envs,) if ahead is None else ahead
+        try:
+            rows = self.sense.rows(obs)
+        except ValueError as e:
+            raise ValueError(f"{what}: {e}") from None
+        got = rows.shape[: rows.ndim - len(self.sense.shape)]
+        if got != ahead:
+            raise ValueError(f"{what}: expected a batch of {list(ahead)}, got {list(got)}")
+        return rows
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to the directory ``path``: atomic, checksummed, no pickle."""
+        path = Path(path)
+        state = {
+            "kind": self.kind,
+            "config": to_dict(self.config),
+            "spaces": self._spaces(),
+            "novelty": self._novelty.state_tree(),
+            "belief": devices.fetch(self._belief),
+            "z": devices.fetch(self._z),
+            "known": self.known,
+            "rng": generator_state(self._rng),
+            "updates": self.updates,
+        }
+        checkpoint.save(path.parent, path.name, state)
+
+    def load(self, path: str | Path) -> None:
+        """Go on from what ``save`` wrote; ValueError if it is of another space, kind or config.
+
+        The belief states are taken over if there are as many environments, else they start anew.
+        """
+        state = checkpoint.load(Path(path))
+        try:
+            self._fits(path, state)
+            before = copy.deepcopy(self._novelty.state_tree())
+            try:
+                self._novelty.load_tree(state["novelty"])
+                restore_generator(self._rng, state["rng"])
+            except Exception:
+                self._novelty.load_tree(before)
+                raise
+            same = state["belief"].shape == tuple(self._belief.shape)
+            if same:
+                self._belief = devices.put(state["belief"], self._device)
+                self._z = devices.put(state["z"], self._device)
+            self.known = state["known"].copy() if same else np.zeros_like(self.known)
+            self.updates = int(state["updates"])
+        except (KeyError, RuntimeError, TypeError, AttributeError) as e:
+            why = " ".join(str(e).split())
+            raise ValueError(f"{path} does not fit this bonus: {why}") from None
+
+    def _fits(self, path: str | Path, state: dict[str, Any]) -> None:
+        """ValueError unless ``state`` is of such a bonus."""
+        expected = {"kind": self.kind, **self._spaces()}
+        got = {"kind": state.get("kind"), **state.get("spaces", {})}
+        for key in _BUILT_BY:
+            section, _, name = key.partition(".")
+            expected[key] = get(self.config, key)
+            got[key] = state["config"][section][name]
+        for key, value in expected.items():
+            if got.get(key) != value:
+                raise ValueError(f"{path}: expected {key} {value}, got {got.get(key)}")
+
+    def _spaces(self) -> dict[str, str]:
+        spaces = {"observation space": self.observation_space, "action space": self.action_space}
+        return {name: str(space) for name, space in spaces.items()}
+
+    def _window(
+        self, seq: Sequences, burn_in: int, embed: bool = True
+    ) -> tuple[Window, NDArray[Any], NDArray[np.bool_]]:
+        action = np.asarray(seq.action)
+        if action.ndim != 2 or action.shape[0] < 1:
+            raise ValueError(
+                "expected sequences of at least two observations and actions [T, B], got actions "
+                f"of shape {action.shape}"
+            )
+        T, B = action.shape
+        if not 0 <= burn_in < T:
+            raise ValueError(f"expected a burn_in of 0 to {T - 1}, got {burn_in}")
+        rows = self.rows(seq.obs, "obs", (T + 1, B))
+        first = self._flags(seq.is_first, (T + 1, B), "is_first")
+        window = self._framed(self._actions(action, (T, B)), first)
+        return window._replace(z=self._novelty.embed(rows)) if embed else window, rows, first
+
+    def _framed(self, taken: Tensor, first: NDArray[np.bool_]) -> Window:
+        """A window without its embeddings: row i + 1 is where action i led."""
+        a_tm1 = torch.cat([torch.zeros_like(taken[:1]), taken])
+        last = np.concatenate([first[1:], np.zeros_like(first[:1])])
+        flags = (devices.put(v, self._device) for v in (first, last))
+        return Window(torch.zeros(0), a_tm1, *flags)
+
+    def _flags(self, given: Any, shape: tuple[int, ...], what: str) -> NDArray[np.bool_]:
+        flags = np.asarray(given)
+        if flags.shape != shape or flags.dtype.kind not in "bui":
+            raise ValueError(
+                f"{what}: expected bool {list(shape)}, got {flags.dtype} {list(flags.shape)}"
+            )
+        return flags.astype(np.bool_)
+
+    def _actions(self, given: Any, shape: tuple[int, ...]) -> Tensor:
+        actions = np.asarray(given)
+        if actions.shape != shape or actions.dtype.kind not in "iu":
+            raise ValueError(
+                f"action: expected integers {list(shape)}, got {actions.dtype} "
+                f"{list(actions.shape)}"
+            )
+        index = actions.astype(np.int64) - int(self.action_space.start)
+        n = int(self.action_space.n)
+        if (index < 0).any() or (index >= n).any():
+            raise ValueError(
+                f"action: expected values of {self.action_space}, got {actions.min()} to "
+                f"{actions.max()}"
+            )
+        return devices.put(index, self._device)
+
+    def _told(self, r_in: Tensor) -> NDArray[np.float32]:
+        if not self.updates:
+            return np.zeros(tuple(r_in.shape), np.float32)
+        return devices.fetch(r_in).astype(np.float32)

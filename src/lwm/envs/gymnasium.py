@@ -1,0 +1,238 @@
+"""Any Gymnasium environment with discrete actions, many at once, as rows of the time diagram."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+from lwm.envs.labyrinth import LabyrinthVectorEnv
+from lwm.errors import BadInput, CheckpointError, RunFailed, one_line
+from lwm.sections import GymConfig
+from lwm.senses import Sense, sense_of
+from lwm.types import Step
+
+Result = TypeVar("Result")
+
+
+class GymEnv:
+    """B environments of one id.  They cannot be saved: a resumed run begins new episodes.
+
+    Where environments reset within the step that ends an episode (SAME_STEP), or do not reset
+    by themselves (DISABLED), all of them must step together, so the terminal row has its place
+    and the first action of the next episode is drawn at random: its first row is the one after.
+    """
+
+    def __init__(self, config: GymConfig, seeds: NDArray[np.int64]) -> None:
+        self.id = config.env
+        self.env = _make(config, len(seeds))
+        self.sense = _sense(self.env, self.id)
+        action_space = self.env.single_action_space
+        assert isinstance(action_space, spaces.Discrete)
+        self.num_envs = len(seeds)
+        self.num_actions = int(action_space.n)
+        self.obs_shape, self.obs_dtype = self.sense.shape, self.sense.dtype
+        self.mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._start = int(action_space.start)
+        self._seeds = [int(s) % 2**31 for s in seeds]
+        self._random = np.random.default_rng([int(s) for s in seeds])
+        self._actions = np.zeros(self.num_envs, np.int64)
+        self._limit = config.time_limit
+        self._blank()
+
+    def _blank(self) -> None:
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        self._cut = False
+        self._return = np.zeros(self.num_envs, np.float32)
+        self._length = np.zeros(self.num_envs, np.int64)
+
+    def reset(self) -> Step:
+        """The first row of every environment, from its own seed."""
+        obs = self._begin(self._seeds)
+        self._blank()
+        return self._first_row(obs)
+
+    def _begin(self, seeds: list[int]) -> Any:
+        """Reset all environments, each with its own seed; the vector environments that somebody
+        wrote for one id often know only one seed for all."""
+        own: Any = seeds
+        written = isinstance(self.env, SyncVectorEnv | AsyncVectorEnv | LabyrinthVectorEnv)
+        seed = own if written else seeds[0]
+        return self._call("reset", lambda: self.env.reset(seed=seed))[0]
+
+    def _first_row(self, obs: Any) -> Step:
+        B = self.num_envs
+        off, zero = np.zeros(B, np.bool_), np.zeros(B, np.float32)
+        length = np.zeros(B, np.int64)
+        return Step(
+            self._rows(obs), length, zero, ~off, off, zero + 1, zero.copy(), length.copy(), off
+        )
+
+    def send(self, actions: NDArray[np.int64]) -> None:
+        """Start a step: [B] actions; those of environments about to reset are ignored."""
+        self._actions = np.array(actions)
+        if self._cut:
+            return
+        taken = self._actions
+        if self.mode != AutoresetMode.NEXT_STEP and self._ended.any():
+            drawn = self._random.integers(self.num_actions, size=self.num_envs)
+            taken = np.where(self._ended, drawn, taken)
+        if self.mode == AutoresetMode.DISABLED and self._ended.any():
+            options = {"reset_mask": self._ended.copy()}
+            self._call("reset", lambda: self.env.reset(options=options))
+        taken = taken + self._start
+        step_async = getattr(self.env, "step_async", None)
+        self._waits = step_async is not None
+        if step_async is not None:
+            self._call("step", lambda: step_async(taken))
+        else:
+            self._taken = taken
+
+    def recv(self) -> Step:
+        """The row that follows the actions sent."""
+        if self._cut:
+            # After a resume: all environments begin anew.
+            obs, _ = self._call("reset", lambda: self.env.reset())
+            self._blank()
+            return self._first_row(obs)
+        given = self._call(
+            "step",
+            lambda: self.env.step_wait() if self._waits else self.env.step(self._taken),  # type: ignore[attr-defined]
+        )
+        obs, reward, terminated, truncated, info = given
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        ended, first = terminated | truncated, self._ended
+        rows = self._rows(obs)
+        if self.mode == AutoresetMode.SAME_STEP and ended.any():
+            self._keep_final(rows, info, ended & ~first)
+        elif self.mode == AutoresetMode.DISABLED and (first & ended).any():
+            again = {"reset_mask": first & ended}
+            begun, _ = self._call("reset", lambda: self.env.reset(options=again))
+            rows = np.where(_like(first & ended, rows), self._rows(begun), rows)
+        keep = ~first
+        r_t = np.asarray(reward, np.float32) * keep
+        self._return = self._return * keep + r_t
+        self._length = (self._length + 1) * keep
+        # A first row is no last one: what ended within it has begun once more.
+        self._ended = ended & keep
+        return Step(
+            obs=rows,
+            a_tm1=self._actions * keep,
+            r_t=r_t,
+            is_first=first,
+            is_last=self._ended,
+            discount_t=(~(terminated & keep)).astype(np.float32),
+            episode_return=self._return,
+            episode_length=self._length,
+            episode_end=self._ended,
+        )
+
+    def _rows(self, obs: Any) -> NDArray[Any]:
+        return np.array(self._call("observe", lambda: self.sense.rows(obs)))
+
+    def _keep_final(
+        self, rows: NDArray[Any], info: dict[str, Any], lanes: NDArray[np.bool_]
+    ) -> None:
+        """Put the final observations of ``lanes`` into their rows."""
+        final = info.get("final_obs")
+        if final is None and lanes.any():
+            raise RunFailed(f"environment {self.id} resets within a step and gives no final_obs")
+        for i in np.flatnonzero(lanes):
+            assert final is not None
+            one = {k: v[i] for k, v in final.items()} if isinstance(final, dict) else final[i]
+            rows[i] = self.sense.rows(one)
+
+    def _call(self, what: str, function: Callable[[], Result]) -> Result:
+        with named(self.id, what):
+            return function()
+
+    def set_time_limit(self, steps: int) -> None:
+        """The limit of such environments is set when they are made."""
+
+    def rest(self, lanes: NDArray[np.int64]) -> None:
+        """All environments step together: there is nothing to save."""
+
+    @property
+    def ram(self) -> NDArray[np.uint8]:
+        """There is none."""
+        raise RuntimeError(f"environment {self.id} has no RAM")
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
+
+    def get_state(self) -> dict[str, Any]:
+        """Which environment it is: how far it has come cannot be saved."""
+        return {"gym": self.id, "random": dict(self._random.bit_generator.state)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Begin anew, to be joined to the saved rows by ``rejoin``.
+
+        The new episodes are those of other seeds than the first ones.
+        """
+        if state.get("gym") != self.id:
+            raise CheckpointError(f"cannot go on with environment {self.id}")
+        self._random.bit_generator.state = state["random"]
+        fresh = [int(s) for s in self._random.integers(2**31, size=self.num_envs)]
+        self._begin(fresh)
+        self._blank()
+
+    def rejoin(self, step: Step) -> Step:
+        """The saved row ``step``, with every episode cut there: the next row begins new ones."""
+        self._cut = True
+        off = np.zeros(self.num_envs, np.bool_)
+        return step._replace(is_last=~off, episode_end=off)
+
+
+def _sense(env: VectorEnv[Any, Any, Any], name: str) -> Sense:
+    """How its observations are seen; BadInput if it cannot be trained on."""
+    if not isinstance(env.single_action_space, spaces.Discrete):
+        raise BadInput(
+            f"{name} has the action space {env.single_action_space}; supported: Discrete"
+        )
+    try:
+        return sense_of(env.single_observation_space)
+    except ValueError as e:
+        raise BadInput(f"{name}: {e}") from None
+
+
+def _make(config: GymConfig, count: int) -> VectorEnv[Any, Any, Any]:
+    if not config.env:
+        raise BadInput("no environment; give --env ID, for example --env CartPole-v1")
+    limit: dict[str, Any] = {"max_episode_steps": config.time_limit} if config.time_limit else {}
+    with named(config.env, "make", BadInput), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        if config.env.rpartition(":")[2].startswith(("MiniGrid-", "BabyAI-")):
+            _need("minigrid", config.env)
+        mode = config.vectorization
+        return gym.make_vec(config.env, count, vectorization_mode=mode, **limit)
+
+
+def _need(extra: str, name: str) -> None:
+    try:
+        __import__(extra)
+    except ImportError:
+        raise BadInput(f"{name} needs the extra {extra}: pip install 'lwm[{extra}]'") from None
+
+
+@contextmanager
+def named(name: str, what: str, kind: type[Exception] = RunFailed) -> Iterator[None]:
+    """Errors that a user's environment raises, as one line with its name."""
+    try:
+        yield
+    except (BadInput, RunFailed):
+        raise
+    except Exception as e:
+        why = f"{type(e).__name__}: {one_line(str(e))}"
+        raise kind(f"environment {name}, {what}: {why}") from e
+
+
+def _like(mask: NDArray[np.bool_], rows: NDArray[Any]) -> NDArray[np.bool_]:
+    return mask.reshape(-1, *[1] * (rows.ndim - 1))

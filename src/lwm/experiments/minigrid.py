@@ -1,0 +1,115 @@
+"""MiniGrid: the whole method on a public benchmark, against no bonus, RND and random features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lwm import runs
+from lwm.config import load_preset
+from lwm.errors import RunFailed
+from lwm.experiments import campaign, rows, runner
+from lwm.experiments.options import Options
+from lwm.experiments.table1 import interval
+
+PATH = rows.RESULTS / "minigrid.csv"
+COLUMNS = (
+    "env", "agent", "seed", "frames", "return", "success", "command", "commit", "machine",
+)  # fmt: skip
+KEYS = ("command",)
+
+MAIN = "MiniGrid-MultiRoom-N4-S5-v1"
+"""Version 1 has the four rooms of its name; version 0 has six."""
+OTHERS = ("MiniGrid-DoorKey-8x8-v0", "MiniGrid-MultiRoom-N6-v0", "MiniGrid-KeyCorridorS3R3-v0")
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table before seeds."""
+
+    env: str
+    agent: str
+    steps: int | None = None
+    """Agent steps, where they are not the preset's."""
+
+    def job(self, seed: int) -> runner.Job:
+        """The training run of one seed."""
+        flags: tuple[str, ...] = ("--env", self.env, "--agent", self.agent, "--preset", "minigrid")
+        changes: dict[str, Any] = {"gym.env": self.env, "agent": self.agent, "seed": seed}
+        name = f"minigrid/{self.env}-{self.agent}"
+        if self.steps is not None:
+            flags += ("--frames", str(self.steps))
+            changes["loop.total_frames"] = self.steps
+            name += f"-{self.steps}"
+        config = load_preset("minigrid", changes, "gym")
+        arguments = ("train", "gym", *flags, "--seed", str(seed))
+        return runner.Job(f"{name}/seed{seed}", arguments, config)
+
+    def key(self, seed: int) -> tuple[str, ...]:
+        """The cells of ``KEYS``."""
+        return (self.job(seed).command,)
+
+    def rows(self, seed: int) -> list[dict[str, Any]]:
+        """The row of a finished run, from its directory."""
+        job = self.job(seed)
+        result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
+        if result is None or machine is None:
+            raise RunFailed(f"{job.directory} has no evaluation")
+        row = {
+            "env": self.env,
+            "agent": self.agent,
+            "seed": seed,
+            "frames": result["frames"],
+            "return": result["score"],
+            "success": result["success"],
+            "command": job.command,
+            "commit": machine["commit"],
+            "machine": f"{machine['cpu']}, torch {machine['torch']}",
+        }
+        return [row]
+
+
+def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
+    """Every (setting, seed), in the order in which time is best spent."""
+    budget = load_preset("minigrid", workload="gym").loop.total_frames
+    steps = None if scale in (None, 1) else round((scale or 1) * budget)
+    first = [Setting(MAIN, agent, steps) for agent in ("lwm", "dqn", "rnd", "lwm-rf")]
+    rest = [Setting(env, agent, steps) for env in OTHERS for agent in ("lwm", "dqn")]
+    return [(s, seed) for group in (first, rest) for seed in range(SEEDS) for s in group]
+
+
+def status() -> str:
+    """How many of the planned runs are there."""
+    return campaign.status(plan(), PATH, COLUMNS, KEYS)
+
+
+def main(options: Options) -> int:
+    """Run what is missing (unless ``show``), a row as each run ends; then print."""
+    options.allow("minigrid", "only", "seeds", "jobs", "show", "scale")
+    if not options.show:
+        campaign.run_missing(plan(options.scale), PATH, COLUMNS, KEYS, options, told="success")
+    print(markdown())
+    print("scale 1 is the budget of preset minigrid; each row gives its own frames")
+    return 0
+
+
+def markdown() -> str:
+    """The table from the rows: mean and 95 % interval over seeds."""
+    found: dict[tuple[str, str, int], list[dict[str, str]]] = {}
+    for row in rows.read(PATH, COLUMNS):
+        found.setdefault((row["env"], row["agent"], round(int(row["frames"]), -3)), []).append(row)
+    lines = [
+        "| environment | agent | frames | success | 95 % interval | return | seeds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (env, agent, frames), group in sorted(found.items()):
+        success, value = (np.array([float(r[c]) for r in group]) for c in ("success", "return"))
+        cells = (
+            env, agent, f"{frames:,}", f"{success.mean():.3f}", interval(success),
+            f"{value.mean():.3f}", str(len(group)),
+        )  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
