@@ -127,6 +127,7 @@ def test_what_the_paper_does_not_have_is_off() -> None:
         "dqn.auxiliary": 0,
         "world_model.loss": "mse",
         "world_model.clip_norm": 0,
+        "world_model.residual": False,
         "env.early_steps_per_room": 0,
         "intrinsic.final_beta": -1,
         "intrinsic.stored_bonus": False,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lwm import session
-from lwm.config import Config, load_preset
+from lwm.config import Config, load_preset, replace
 from lwm.encoder import Encoder, EncoderLearner, PhiLearner
 from lwm.envs.television import Television
 from lwm.errors import BadInput
@@ -23,6 +23,7 @@ from lwm.sections import EncoderConfig
 from lwm.training import Trainer
 from lwm.viewing import Viewing, between
 from lwm.vision import VectorTrunk
+from lwm.world_model import WorldModel
 from trees import same
 
 
@@ -196,6 +197,22 @@ def test_whitening_finds_the_slow_feature_of_vectors_and_forgets_the_noise() -> 
     z = learner.embed(x)[:, 0].numpy()
     slow, noise = (np.corrcoef(z, x[:, i])[0, 1] ** 2 for i in (0, 5))
     assert slow > 0.95 and noise < 0.05
+
+
+def test_a_residual_model_predicts_what_stays_from_the_start() -> None:
+    config = load_preset("debug", {"world_model.sigmoid_output": False})
+    changed = replace(config, {"world_model.residual": True})
+    models = []
+    for c in (config, changed):
+        torch.manual_seed(0)
+        models.append(WorldModel(3, 2, c.world_model))
+    z, action = torch.randn(4, 5, 3), torch.zeros(4, 5, dtype=torch.int64)
+    plain, residual = (m.unroll(z, action, None, m.initial(5)) for m in models)
+    assert torch.allclose(residual, z + plain)
+    step = models[1].step(z[0], action[0], models[1].initial(5))[0]
+    assert torch.allclose(step, residual[0], atol=1e-6)
+    with pytest.raises(BadInput, match=r"needs world_model\.sigmoid_output=False"):
+        load_preset("debug", {"world_model.residual": True})
 
 
 def test_settings_that_need_bits_are_refused() -> None:

@@ -198,6 +198,8 @@ def check(config: Config) -> None:
             )
         if config.world_model.loss == "bce" and not config.world_model.sigmoid_output:
             raise BadInput("world_model.loss='bce' needs world_model.sigmoid_output=True")
+        if config.world_model.residual and config.world_model.sigmoid_output:
+            raise BadInput("world_model.residual=True needs world_model.sigmoid_output=False")
     if config.intrinsic.fade_from > config.intrinsic.fade_until:
         raise BadInput("intrinsic.fade_from comes after intrinsic.fade_until")
     loop = config.loop

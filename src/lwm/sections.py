@@ -230,6 +230,9 @@ class WorldModelConfig:
     hidden: int = setting(128, "GRU state (belief)", 1, 10**5, "POL LWM")
     head: int = setting(128, "hidden FC layer after the RNN", 1, 10**5, "POL LWM")
     sigmoid_output: bool = setting(True, "sigmoid on the prediction", source="POL LWM")
+    residual: bool = setting(
+        False, "predict the change of z: for raw images, which do not pass through the RNN"
+    )
     relu_features: bool = setting(True, "ReLU after the FC layer before the RNN; row 18")
     loss: Literal["mse", "bce"] = setting(
         "mse",

@@ -20,6 +20,7 @@ class WorldModel(nn.Module):
         self.num_actions = num_actions
         self.relu_features = config.relu_features
         self.sigmoid_output = config.sigmoid_output
+        self.residual = config.residual
         self.features = nn.Linear(embedding + num_actions, config.features)
         core = GRU if recurrent else FeedForward
         self.core = core(config.features, config.hidden)
@@ -33,19 +34,21 @@ class WorldModel(nn.Module):
     def step(self, z: Tensor, action: Tensor, belief: Tensor) -> tuple[Tensor, Tensor]:
         """z_t [B, D], a_t [B], belief [B, H] -> prediction of z_{t+1} [B, D], next belief."""
         belief = self.core.step(self._inputs(z, action), belief)
-        return self._predict(belief), belief
+        return self._predict(belief, z), belief
 
     def unroll(self, z: Tensor, action: Tensor, is_first: Tensor | None, belief: Tensor) -> Tensor:
         """z_t [T, B, D], a_t [T, B], is_first_t [T, B] -> predictions of z_{t+1} [T, B, D]."""
-        return self._predict(self.core.unroll(self._inputs(z, action), is_first, belief))
+        return self._predict(self.core.unroll(self._inputs(z, action), is_first, belief), z)
 
     def _inputs(self, z: Tensor, action: Tensor) -> Tensor:
         x = self.features(torch.cat([z, one_hot(action, self.num_actions)], -1))
         # Not in place: what a linear layer returns is a view, and its gradient would be copied.
         return F.relu(x) if self.relu_features else x
 
-    def _predict(self, belief: Tensor) -> Tensor:
+    def _predict(self, belief: Tensor, z: Tensor) -> Tensor:
         y = self.output(F.relu(self.head(belief)))
+        if self.residual:
+            return z + y
         return torch.sigmoid(y) if self.sigmoid_output else y
 
 

@@ -78,6 +78,8 @@ class Setting:
                 }
         else:
             found["atari.tv"] = "true"
+            if self.bonus == "pixels":  # 7,056 of them do not pass through the RNN's 256
+                found["world_model.residual"] = "true"
         if self.policy == "random":
             found |= {
                 "loop.policy": "random",

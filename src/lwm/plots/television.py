@@ -23,7 +23,7 @@ def bars(panels: Mapping[str, Sequence[tuple[str, float, float]]], out: Path) ->
     longest = max(len(rows) for rows in panels.values())
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
-    size = (5.2 * columns, (1.0 + 0.3 * longest) * lines)
+    size = (5.2 * columns, 0.4 + (1.0 + 0.3 * longest) * lines)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes in grid[len(panels) :]:
@@ -41,7 +41,8 @@ def bars(panels: Mapping[str, Sequence[tuple[str, float, float]]], out: Path) ->
         axes.grid(axis="x", color=PALE, lw=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    grid[0].legend(frameon=False, fontsize=8, loc="best")
+    labelled = grid[0].get_legend_handles_labels()
+    figure.legend(*labelled, loc="outside upper right", ncols=2, frameon=False, fontsize=8)
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=110)
     write(out, data)
