@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lwm import experiments, files, session
+from lwm import experiments, files, runs, session
 from lwm.config import load_preset
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import atari, limits, rows, runner, table1
@@ -92,6 +95,29 @@ def test_an_interrupted_job_is_resumed(tmp_path: Path, monkeypatch: pytest.Monke
     done: list[str] = []
     assert runner.run_all([job], 1, lambda job: done.append(job.id)) == []
     assert done == ["t/seed2"]
+
+
+def test_asked_to_end_it_stops_its_runs_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = debug_job(3, **{"loop.total_frames": 10**9})
+    long = runner.Job(job.id, (*job.arguments, "loop.total_frames=1000000000"), job.config)
+    asked = []
+
+    def ask(_: float) -> None:
+        time.sleep(0.05)
+        here = runs.is_run(job.directory)
+        if not asked and here and any(runs.read_metrics(job.directory)):
+            asked.append(os.kill(os.getpid(), signal.SIGTERM))
+
+    monkeypatch.setattr(runner, "time", SimpleNamespace(sleep=ask))
+    with pytest.raises(SystemExit) as caught:
+        runner.run_all([long], 1, lambda job: None)
+    assert caught.value.code == 128 + signal.SIGTERM
+    status = runs.read_status(job.directory)
+    assert status is not None and status["state"] == "stopped"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_failing_job_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

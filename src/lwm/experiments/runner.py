@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from lwm import runs
 from lwm.config import Config, from_dict
@@ -50,6 +51,7 @@ def run_all(
     """
     waiting = list(jobs)
     running: dict[subprocess.Popen[bytes], Job] = {}
+    before = signal.signal(signal.SIGTERM, _stop)
     failed: list[tuple[Job, str]] = []
     limit = at_once or cores()
     try:
@@ -82,7 +84,14 @@ def run_all(
         for process in running:
             process.wait()
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return failed
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    """Asked to end: as by an interrupt, but with the exit code of this signal."""
+    raise SystemExit(128 + signum)
 
 
 def _check_same_settings(job: Job) -> None:
