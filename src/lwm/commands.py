@@ -10,6 +10,7 @@ from lwm.config import WORKLOADS, Config, difference, fields, get, load_preset, 
 from lwm.errors import BadInput
 
 STUDIES = {
+    "bonus": ("cores", "seconds", "out"),
     "growth": ("seconds", "frames", "out"),
     "startup": (),
     "instructions": ("out",),
