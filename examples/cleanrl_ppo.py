@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from corridor import Corridor, Tally, compare
+from corridor import ACTIONS, LENGTH, Corridor, Tally, compare
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 from torch.distributions import Categorical
@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 import lwm
 
-ENVS, ROLLOUT = 16, 64
-STEPS = 100_000
+ENVS, ROLLOUT = 16, 32
+STEPS = 60_000
 RATE, EPOCHS, MINIBATCHES = 1e-3, 4, 4
-GAMMA, LAMBDA, CLIP, ENTROPY = 0.99, 0.95, 0.2, 0.01
+GAMMA, LAMBDA, CLIP, ENTROPY = 0.99, 0.95, 0.2, 0.02
 SCALE = 0.1
 """Of the bonus in the advantage."""
 
@@ -61,7 +61,7 @@ def run(with_bonus: bool, seed: int, steps: int) -> Tally:
     )
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    agent = Agent(Corridor().length + 1, 2)
+    agent = Agent(LENGTH + 1, ACTIONS)
     optimiser = torch.optim.Adam(agent.parameters(), lr=RATE, eps=1e-5)
     bonus = lwm.Bonus(  # BONUS
         envs.single_observation_space,
@@ -94,18 +94,19 @@ def run(with_bonus: bool, seed: int, steps: int) -> Tally:
             obs, is_first = after, over[t]
         if with_bonus:  # BONUS: train on the rollout, in pieces of 16 transitions
             sequences = pieces(seen, acted, reached, firsts)
-            for _ in range(ROLLOUT * ENVS // 32 // 4):
-                chosen = rng.choice(sequences.action.shape[1], 64)
+            for _ in range(ROLLOUT * ENVS // 32):
+                chosen = rng.choice(sequences.action.shape[1], 16)
                 bonus.update(lwm.Sequences(*(part[:, chosen] for part in sequences)))
         with torch.no_grad():
             value = agent(torch.from_numpy(seen))[1].numpy()
             ahead = agent(torch.from_numpy(reached))[1].numpy()
         ext = advantages(rewards, value[..., 0], ahead[..., 0], ~terminal, over)
         own = advantages(r_in, value[..., 1], ahead[..., 1], np.ones_like(over), over)  # BONUS
+        total = ext + SCALE * own if with_bonus else ext  # BONUS
         goals = np.stack([ext + value[..., 0], own + value[..., 1]], -1)
         batch = [
             torch.from_numpy(v.reshape(-1, *v.shape[2:]))
-            for v in (seen, acted, logp, (ext + SCALE * own).astype(np.float32), goals)
+            for v in (seen, acted, logp, total.astype(np.float32), goals)
         ]
         for _ in range(EPOCHS):
             for part in np.split(rng.permutation(ROLLOUT * ENVS), MINIBATCHES):

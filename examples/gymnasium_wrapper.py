@@ -6,15 +6,15 @@ python examples/gymnasium_wrapper.py          # three seeds, a few minutes
 from __future__ import annotations
 
 import numpy as np
-from corridor import Corridor, Tally, compare
+from corridor import ACTIONS, LENGTH, Corridor, Tally, compare
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import lwm
 from lwm.adapters.gymnasium import LWMVectorReward
 
 ENVS = 16
-STEPS = 80_000
-GAMMA, RATE, EPSILON = 0.97, 0.2, 0.05
+STEPS = 60_000
+GAMMA, RATE, EPSILON = 0.97, 0.02, 0.1
 
 
 def run(bonus: bool, seed: int, steps: int) -> Tally:
@@ -31,21 +31,21 @@ def run(bonus: bool, seed: int, steps: int) -> Tally:
             seed=seed,
             overrides={"world_model.learning_rate": 2e-3},
         )
-        stream = {"every": 32, "warmup": 500, "length": 16}
+        stream = {"capacity": 10_000, "every": 32, "warmup": 500, "length": 16}
         envs = LWMVectorReward(envs, own, scale=0.1, **stream)
     rng = np.random.default_rng(seed)
     # Small random values: ties, of which there are many without a reward, are broken by chance.
-    q = 1e-6 * rng.standard_normal((Corridor().length + 1, 2))
+    q = 1e-6 * rng.standard_normal((LENGTH + 1, ACTIONS))
     obs, _ = envs.reset(seed=seed)
     for _ in range(steps // ENVS):
         greedy = q[obs].argmax(1)
-        action = np.where(rng.random(ENVS) < EPSILON, rng.integers(2, size=ENVS), greedy)
+        action = np.where(rng.random(ENVS) < EPSILON, rng.integers(ACTIONS, size=ENVS), greedy)
         after, reward, terminated, truncated, info = envs.step(action)
         reached = after.copy()
         for i in np.flatnonzero(terminated | truncated):
             reached[i] = info["final_obs"][i]
         target = reward + GAMMA * ~terminated * q[reached].max(1)
-        np.add.at(q, (obs, action), RATE / ENVS * (target - q[obs, action]))
+        np.add.at(q, (obs, action), RATE * (target - q[obs, action]))
         obs = after
     envs.close()
     return tally

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from lwm.adapters.sb3 import LWMCallback, LWMReplayBuffer
 
 ENVS = 8
-STEPS = 80_000
+STEPS = 60_000
 
 
 def run(bonus: bool, seed: int, steps: int) -> Tally:
@@ -35,13 +35,13 @@ def run(bonus: bool, seed: int, steps: int) -> Tally:
     model = DQN(
         "MlpPolicy",
         venv,
-        buffer_size=50_000,
+        buffer_size=10_000,
         learning_starts=500,
         batch_size=64,
         train_freq=4,
         gradient_steps=1,
         target_update_interval=500,
-        exploration_fraction=0.2,
+        exploration_fraction=0.1,
         exploration_final_eps=0.05,
         learning_rate=1e-3,
         gamma=0.97,

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from lwm.adapters.sb3 import LWMCallback, LWMRewardWrapper
 
 ENVS = 16
-STEPS = 100_000
+STEPS = 60_000
 
 
 def run(bonus: bool, seed: int, steps: int) -> Tally:
@@ -24,7 +24,7 @@ def run(bonus: bool, seed: int, steps: int) -> Tally:
             venv,
             scale=0.1,
             seed=seed,
-            stream={"every": 32, "warmup": 500, "length": 16},
+            stream={"capacity": 10_000, "every": 32, "warmup": 500, "length": 16},
             overrides={"world_model.learning_rate": 2e-3},
         )
     model = PPO(
@@ -32,9 +32,9 @@ def run(bonus: bool, seed: int, steps: int) -> Tally:
         venv,
         n_steps=32,
         batch_size=128,
-        n_epochs=8,
+        n_epochs=4,
         learning_rate=1e-3,
-        ent_coef=0.01,
+        ent_coef=0.02,
         seed=seed,
         device="cpu",
     )

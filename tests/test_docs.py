@@ -9,6 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 TOP = Path(__file__).resolve().parents[1]
@@ -52,6 +53,26 @@ def test_examples_run(path: Path, tmp_path: Path) -> None:
     told = run(str(path), "--quick", folder=tmp_path).splitlines()
     assert len(told) == 2 and "without the bonus: reached the goal in 0 of" in told[0]
     assert told[1].startswith("seed 0 with")
+
+
+def test_how_rarely_chance_gets_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples' docstring says: in one of 750,000 episodes."""
+    monkeypatch.syspath_prepend(str(TOP / "examples"))
+    import corridor
+
+    env = corridor.Corridor()
+    share, found = np.eye(env.length + 1)[0], 0.0
+    for _ in range(3 * env.length):
+        after = np.zeros_like(share)
+        for place in range(env.length):
+            for action in range(corridor.ACTIONS):
+                env.place, env.steps = place, 0
+                reached, *_ = env.step(action)
+                after[reached] += share[place] / corridor.ACTIONS
+        found += after[env.length]
+        after[env.length] = 0
+        share = after
+    assert 1 / found == pytest.approx(750_000, rel=0.001)
 
 
 @needs_sb3
