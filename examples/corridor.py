@@ -2,7 +2,7 @@
 
 At every place one of four actions leads forward and the others lead back; which one was drawn once,
 place by place, so that no habit helps.  An agent that acts at random practically never sees the
-reward: it gets all the way in one of 750,000 episodes.
+reward: it gets all the way in one of 400 million episodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-LENGTH = 14
+LENGTH = 20
 ACTIONS = 4
 
 

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from lwm.adapters.sb3 import LWMCallback, LWMRewardWrapper
 
 ENVS = 16
-STEPS = 60_000
+STEPS = 120_000
 
 
 def run(bonus: bool, seed: int, steps: int) -> Tally:
@@ -33,7 +33,7 @@ def run(bonus: bool, seed: int, steps: int) -> Tally:
         n_steps=32,
         batch_size=128,
         n_epochs=4,
-        learning_rate=1e-3,
+        learning_rate=3e-4,
         ent_coef=0.02,
         seed=seed,
         device="cpu",

@@ -102,6 +102,7 @@ def _iteration(envs: int, stream: dict[str, int] | None = None) -> Callable[[], 
         bonus = Bonus(venv.observation_space, venv.action_space, envs)
         bonus.updates = 1  # it shall pay
         venv = LWMRewardWrapper(venv, bonus, stream=stream)
+        _filled(venv, envs)
     model = PPO(
         "CnnPolicy",
         venv,
@@ -121,6 +122,16 @@ def _one(model: PPO, callback: Any) -> None:
     assert model.env is not None
     model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
     model.train()
+
+
+def _filled(venv: Any, envs: int) -> None:
+    """As many rows as a window needs: else nothing would be trained."""
+    stream = venv.stream
+    wanted, stream.warmup = stream.warmup, _NEVER
+    venv.reset()
+    for _ in range(stream.length + 1):
+        venv.step(np.zeros(envs, np.int64))
+    stream.warmup = wanted
 
 
 def _step(envs: int) -> Callable[[], object]:
