@@ -5,7 +5,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help run test test-long check format format-check lint types bench bench-check venv clean
+.PHONY: help run test test-long check format format-check lint types api bench bench-check venv clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,9 @@ lint: $(STAMP) ## ruff's lint rules
 
 types: $(STAMP) ## mypy on src/lwm
 	$(BIN)/mypy
+
+api: ## write docs/api.md from the docstrings
+	$(PYTHON) docs/make_api.py
 
 bench: $(STAMP) ## speed on the labyrinth, by stage
 	$(BIN)/lwm bench labyrinth

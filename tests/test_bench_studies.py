@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lwm.bench import check, common, growth, instructions, startup
-from lwm.bench.report import Row
+from lwm.bench.report import Row, markdown
 from lwm.cli import main
 from lwm.config import PRESETS, load_preset
 from lwm.errors import BadInput, RunFailed
@@ -197,6 +197,28 @@ def test_waiting_times_of_real_processes(monkeypatch: pytest.MonkeyPatch) -> Non
         "lwm --help", "lwm train, first frame", "longest pause (8 checkpoints)",
     ]  # fmt: skip
     assert all("aim: under" in line for line in lines)
+
+
+def test_the_cost_of_the_bonus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("stable_baselines3", reason="needs the extra lwm[sb3]")
+    from lwm.bench import bonus
+
+    monkeypatch.setattr(bonus, "_BATCH", 16)
+    found, lines = bonus.measured(0.0, envs=2)
+    assert all(tuple(row) == common.COLUMNS for row in found)
+    assert [row["stage"] for row in found] == [
+        "ppo", "ppo + bonus", "ppo + bonus, trained", "step",
+    ]  # fmt: skip
+    assert found[0]["share"] == 1 and all(row["ms"] > 0 for row in found)
+    assert found[3]["of_theirs"] == pytest.approx(1 / found[3]["share"])
+    assert "aim: at most 15%" in "\n".join(lines)
+    out = tmp_path / "bench.json"
+    monkeypatch.setattr(bonus, "measured", lambda *_: (found, lines))
+    assert str(out) in bonus.run(0.0, out)
+    assert json.loads(out.read_text(encoding="utf-8")) == found
+    assert check.losses(found, found) == {}
+    assert ("step", "of_theirs") in check.ratios(found)
+    assert "Stable-Baselines3's PPO" in markdown(found)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from lwm.errors import BadInput
 BENCHED = ("labyrinth", "atari")
 """Workloads that ``lwm bench`` takes apart by stage."""
 STUDIES = {
+    "bonus": ("cores", "seconds", "out"),
     "growth": ("seconds", "frames", "out"),
     "startup": (),
     "instructions": ("out",),

@@ -22,6 +22,9 @@ AGAIN = 2
 SMALL = 0.02
 """Stages with a smaller share of the cycle are left out: their times are noise."""
 
+_EXTRAS = {"atari": ("atari", "ale_py"), "bonus": ("sb3", "stable_baselines3")}
+"""Workload -> the extra that it needs, and the module in it."""
+
 Losses = dict[tuple[str, str], str]
 """(stage, ratio) -> what to say."""
 
@@ -79,8 +82,9 @@ def run(seconds: float | None = None, out: Path = OUT) -> str:
         raise BadInput(f"{out} has no rows to compare with: run lwm bench labyrinth first")
     lines, lost = [], []
     for (workload, cores), committed in groups.items():
-        if workload == "atari" and find_spec("ale_py") is None:
-            lines.append("atari: left out, the extra lwm[atari] is not installed")
+        extra, needs = _EXTRAS.get(workload, ("", "lwm"))
+        if find_spec(needs) is None:
+            lines.append(f"{workload}: left out, the extra lwm[{extra}] is not installed")
             continue
         module = import_module(f"lwm.bench.{workload}")
         spend = module.SECONDS / 2 if seconds is None else seconds

@@ -1,0 +1,92 @@
+"""What the docs show runs: the plug-in guide's code, the examples; the reference is up to date."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TOP = Path(__file__).resolve().parents[1]
+GUIDE = TOP / "docs" / "plugin.md"
+EXAMPLES = sorted(p for p in (TOP / "examples").glob("*.py") if p.name != "corridor.py")
+
+needs_sb3 = pytest.mark.skipif(
+    find_spec("stable_baselines3") is None, reason="needs the extra lwm[sb3]"
+)
+
+
+def run(*command: str, folder: Path) -> str:
+    """What a Python process prints."""
+    environment = {
+        **os.environ,
+        "MPLBACKEND": "Agg",
+        "PYTHONPATH": os.pathsep.join([str(TOP / "src"), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_sb3
+def test_the_guide_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 8
+    (tmp_path / "guide.py").write_text("\n".join(blocks), encoding="utf-8")
+    told = run("-W", "error", "guide.py", folder=tmp_path)
+    assert told.startswith("Bonus(lwm: 64 bits -> ")
+    made = {p.name for p in tmp_path.iterdir()}
+    assert {"bonus.png", "lake.zip", "lake-bonus", "bonus-of-frozen-lake"} <= made
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
+def test_examples_run(path: Path, tmp_path: Path) -> None:
+    if path.name.startswith("sb3"):
+        pytest.importorskip("stable_baselines3", reason="needs the extra lwm[sb3]")
+    told = run(str(path), "--quick", folder=tmp_path).splitlines()
+    assert len(told) == 2 and "without the bonus: reached the goal in 0 of" in told[0]
+    assert told[1].startswith("seed 0 with")
+
+
+def test_how_rarely_chance_gets_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples' docstring says: in one of 400 million episodes."""
+    monkeypatch.syspath_prepend(str(TOP / "examples"))
+    import corridor
+
+    env = corridor.Corridor()
+    share, found = np.eye(env.length + 1)[0], 0.0
+    for _ in range(3 * env.length):
+        after = np.zeros_like(share)
+        for place in range(env.length):
+            for action in range(corridor.ACTIONS):
+                env.place, env.steps = place, 0
+                reached, *_ = env.step(action)
+                after[reached] += share[place] / corridor.ACTIONS
+        found += after[env.length]
+        after[env.length] = 0
+        share = after
+    assert 1 / found == pytest.approx(4e8, rel=0.05)
+
+
+@needs_sb3
+@pytest.mark.long
+def test_the_bonus_finds_what_ppo_alone_does_not(tmp_path: Path) -> None:
+    """Three seeds; the lines are printed for the log."""
+    told = run(str(TOP / "examples" / "sb3_ppo.py"), folder=tmp_path)
+    print(told)
+    lines = re.findall(r"seed \d (\w+) +the bonus: reached the goal in (\d+) of", told)
+    assert len(lines) == 6
+    assert all(int(count) == 0 for which, count in lines if which == "without")
+    assert all(int(count) > 0 for which, count in lines if which == "with")
+
+
+def test_the_reference_is_up_to_date() -> None:
+    told = run("-c", "import make_api, sys; sys.stdout.write(make_api.page())", folder=TOP / "docs")
+    assert told == (TOP / "docs" / "api.md").read_text(encoding="utf-8"), "run: make api"
