@@ -77,7 +77,12 @@ BAD = [
     (["train", "labyrinth", "--seed", "99999999999"], "seed=99999999999 is outside"),
     (["train", "labyrinth", "--seed", ""], "seed='' is not a valid int"),
     (["train", "labyrinth", "--agent", "lvm"], "unknown agent 'lvm'; did you mean 'lwm'?"),
-    (["train", "labyrinth", "--agent", "icm"], "unknown agent 'icm'"),
+    (["train", "labyrinth", "--agent", "ngu"], "unknown agent 'ngu'"),
+    (["train", "labyrinth", "--agent", "icm"], "agent 'icm' is for workload gym, not labyrinth"),
+    (["train", "gym"], "no environment; give --env ID"),
+    (["train", "gym", "--env", "CartPole-v1", "env.size=3"], "env.size means nothing for gym"),
+    (["train", "gym", "--env", "CartPole-v1", "--agent", "mbie-eb"], "agent 'mbie-eb' counts"),
+    (["train", "gym", "--env", "Pendulum-v1"], "Pendulum-v1 has the action space Box"),
     (["train", "labyrinth", "--preset", "papr"], "did you mean 'paper'?"),
     (["train", "labyrinth", "--presett", "paper"], "unrecognized argument '--presett'"),
     (["train", "labyrinth", "--seed", "3", "extra"], "unrecognized argument 'extra'"),
@@ -231,10 +236,17 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_config_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    foreign = ("atari.",)  # a labyrinth reads none of these
+    foreign = ("atari.", "gym.")  # a labyrinth reads none of these
     assert len(lines) == len([k for k, _ in fields(Config()) if not k.startswith(foreign)]) + 1
     assert "  dqn.gamma=0.99  discount  [POL DQN]" in lines
     assert not any(line.startswith("* ") for line in lines[:-1])
+
+
+def test_config_of_any_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--workload", "gym", "--preset", "minigrid"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "* gym.pixel_unit=5.0" in "\n".join(lines)
+    assert lines[-1] == "* differs from preset default"
 
 
 def test_config_marks_what_differs(capsys: pytest.CaptureFixture[str]) -> None:

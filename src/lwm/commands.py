@@ -241,7 +241,8 @@ def config(args: argparse.Namespace) -> int:
     if args.workload not in WORKLOADS:
         raise BadInput(f"unknown workload {args.workload!r}; choose from {' and '.join(WORKLOADS)}")
     config = _chosen(args)
-    base = load_preset("paper", workload=args.workload)
+    usual_preset = next(iter(PRESETS[args.workload]))
+    base = load_preset(usual_preset, workload=args.workload)
     for key, f in fields(config):
         if key.partition(".")[0] in _OTHERS[args.workload]:
             continue
@@ -249,5 +250,5 @@ def config(args: argparse.Namespace) -> int:
         mark = "*" if value != usual else " "
         where = source(key, args.workload)
         print(f"{mark} {key}={value}  {f.metadata['doc']}" + (f"  [{where}]" if where else ""))
-    print("* differs from preset paper")
+    print(f"* differs from preset {usual_preset}")
     return 0

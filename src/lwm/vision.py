@@ -99,7 +99,7 @@ class ImageTrunk(nn.Module):
         layers[0].padding = (pad, pad)
         self.layers = nn.ModuleList(layers)
         with torch.no_grad():
-            blank = torch.zeros(1, *image)
+            blank = torch.zeros(1, *image, device=CPU)
             self.width = self._convolved(blank).shape[1] + beside
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -135,9 +135,13 @@ class Normaliser(nn.Module):
     def __init__(self, size: int, clip: float = 10.0) -> None:
         super().__init__()
         self.clip = clip
-        for name, start in (("mean", torch.zeros(size)), ("square", torch.ones(size))):
-            self.register_buffer(name, start.double())
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        for name, shape, start in (
+            ("mean", (size,), 0.0),
+            ("square", (size,), 1.0),
+            ("count", (), 0.0),
+        ):
+            value = torch.full(shape, start, dtype=torch.float64, device=CPU)
+            self.register_buffer(name, value)
 
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
