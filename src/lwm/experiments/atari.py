@@ -10,7 +10,6 @@ import numpy as np
 
 from lwm import runs
 from lwm.config import Config, load_preset
-from lwm.errors import RunFailed
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import PAPER_ATARI_FRAMES, Options
 from lwm.experiments.table1 import interval
@@ -82,9 +81,7 @@ class Setting:
     def rows(self, seed: int) -> list[dict[str, Any]]:
         """The row of a finished run; rooms and positions are over all actors since frame 0."""
         job = self.job(seed)
-        result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
-        if result is None or machine is None:
-            raise RunFailed(f"{job.directory} has no evaluation")
+        result, origin = campaign.outcome(job)
         told = [r for r in runs.read_metrics(job.directory) if "coverage/rooms" in r]
         seen = told[-1] if told else {}
         row = {
@@ -97,9 +94,7 @@ class Setting:
             "median": result["median"],
             "rooms": seen.get("coverage/rooms"),
             "positions": seen.get("coverage/positions"),
-            "command": job.command,
-            "commit": machine["commit"],
-            "machine": f"{machine['cpu']}, torch {machine['torch']}",
+            **origin,
         }
         return [row]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from lwm import runs
 from lwm.config import Config
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import rows, runner
@@ -64,6 +65,15 @@ def shortened(base: Config, frames: int) -> str:
         for part, iterations in parts.items():
             changes[f"{part}.pretrain_iterations"] = max(round(share * iterations), 1)
     return " ".join(f"{key}={value}" for key, value in changes.items())
+
+
+def outcome(job: runner.Job) -> tuple[dict[str, Any], dict[str, str]]:
+    """Of a finished run: its evaluation, and the cells that say where the row comes from."""
+    result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
+    if result is None or machine is None:
+        raise RunFailed(f"{job.directory} has no evaluation")
+    by = f"{machine['cpu']}, torch {machine['torch']}"
+    return result, {"command": job.command, "commit": machine["commit"], "machine": by}
 
 
 def run_missing(

@@ -93,18 +93,14 @@ class Setting:
     def rows(self, seed: int) -> list[dict[str, Any]]:
         """What the finished run has to say; nothing yet if it is compared with one to come."""
         job = self.job(seed)
-        result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
-        if result is None or machine is None:
-            raise RunFailed(f"{job.directory} has no evaluation")
+        result, origin = campaign.outcome(job)
         told = self._told(job, seed, result)
         steps = job.config.atari.action_repeat if job.config.sees_images else 1
         common = {
             "env": self.env,
             "seed": seed,
             "frames": result["frames"] * steps,
-            "commit": machine["commit"],
-            "command": job.command,
-            "machine": f"{machine['cpu']}, torch {machine['torch']}",
+            **origin,
         }
         return [{"claim": c, "variant": v, "value": value, **common} for c, v, value in told]
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lwm import runs
 from lwm.config import load_preset
-from lwm.errors import RunFailed
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
@@ -55,9 +53,7 @@ class Setting:
     def rows(self, seed: int) -> list[dict[str, Any]]:
         """The row of a finished run, from its directory."""
         job = self.job(seed)
-        result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
-        if result is None or machine is None:
-            raise RunFailed(f"{job.directory} has no evaluation")
+        result, origin = campaign.outcome(job)
         row = {
             "env": self.env,
             "agent": self.agent,
@@ -65,9 +61,7 @@ class Setting:
             "frames": result["frames"],
             "return": result["score"],
             "success": result["success"],
-            "command": job.command,
-            "commit": machine["commit"],
-            "machine": f"{machine['cpu']}, torch {machine['torch']}",
+            **origin,
         }
         return [row]
 

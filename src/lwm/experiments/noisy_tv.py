@@ -115,9 +115,7 @@ class Setting:
     def rows(self, seed: int) -> list[dict[str, Any]]:
         """The row of a finished run, from its directory."""
         job = self.job(seed)
-        result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
-        if result is None or machine is None:
-            raise RunFailed(f"{job.directory} has no evaluation")
+        result, origin = campaign.outcome(job)
         repeat = 1 if self.env == "labyrinth" else job.config.atari.action_repeat
         row = {
             "env": self.env,
@@ -127,11 +125,9 @@ class Setting:
             "seed": seed,
             "frames": result["frames"] * repeat,
             **numbers(job.directory, result["frames"])._asdict(),
-            "commit": machine["commit"],
             "score": result["score"],
             "solved": result.get("solved"),
-            "command": job.command,
-            "machine": f"{machine['cpu']}, torch {machine['torch']}",
+            **origin,
         }
         return [row]
 

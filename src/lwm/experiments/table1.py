@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lwm import runs
 from lwm.config import Config, load_preset
-from lwm.errors import RunFailed
 from lwm.experiments import campaign, limits, rows, runner
 from lwm.experiments.options import PAPER_LABYRINTH_FRAMES, Options
 from lwm.files import replace_between
@@ -75,18 +73,14 @@ class Setting:
     def rows(self, seed: int) -> list[dict[str, Any]]:
         """The row of a finished run, from its directory."""
         job = self.job(seed)
-        result, machine = runs.read_evaluation(job.directory), runs.read_machine(job.directory)
-        if result is None or machine is None:
-            raise RunFailed(f"{job.directory} has no evaluation")
+        result, origin = campaign.outcome(job)
         row = {
             "size": self.size,
             "agent": self.agent,
             "variant": self.variant,
             "preset": self.preset,
             "seed": seed,
-            "command": job.command,
-            "commit": machine["commit"],
-            "machine": f"{machine['cpu']}, torch {machine['torch']}",
+            **origin,
             **{k: result[k] for k in ("frames", "episodes", "score", "score128", "solved")},
             "median_solved": result["median_solved"],
         }
