@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from lwm.config import load_preset
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
+from lwm.files import replace_between
 
 PATH = rows.RESULTS / "minigrid.csv"
 COLUMNS = (
@@ -22,6 +24,9 @@ MAIN = "MiniGrid-MultiRoom-N4-S5-v1"
 """Version 1 has the four rooms of its name; version 0 has six."""
 OTHERS = ("MiniGrid-DoorKey-8x8-v0", "MiniGrid-MultiRoom-N6-v0", "MiniGrid-KeyCorridorS3R3-v0")
 SEEDS = 3
+PAGE = Path("docs/minigrid.md")
+
+_MARKS = ("<!-- minigrid: written by `lwm reproduce minigrid` -->", "<!-- /minigrid -->")
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,9 @@ def main(options: Options) -> int:
     options.allow("minigrid", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
         campaign.run_missing(plan(options.scale), PATH, COLUMNS, KEYS, options, told="success")
-    print(markdown())
+    table = markdown()
+    print(table)
+    replace_between(PAGE, *_MARKS, table)
     print("scale 1 is the budget of preset minigrid; each row gives its own frames")
     return 0
 
