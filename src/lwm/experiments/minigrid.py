@@ -92,7 +92,7 @@ def main(options: Options) -> int:
         campaign.run_missing(plan(options.scale), PATH, COLUMNS, KEYS, options, told="success")
     table = markdown()
     print(table)
-    replace_between(PAGE, *_MARKS, table)
+    replace_between(PAGE, *_MARKS, f"\n{table}\n")
     print("scale 1 is the budget of preset minigrid; each row gives its own frames")
     return 0
 
