@@ -119,7 +119,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("atari.tv", False, OFF),
     ("loop.policy", "agent", OFF),
     ("dqn.error_input", True, "Sec. 3.4"),
-    ("encoder.representation", "auto", "Sec. 3.1: W-MSE, where observations are images"),
+    ("encoder.representation", "auto", "W-MSE, where observations are images"),
     ("encoder.freeze_after_pretraining", False, "Sec. 3.4"),
     ("world_model.residual", False, OFF),
     ("intrinsic.stored_bonus", False, "Alg. 1"),

@@ -170,7 +170,9 @@ def test_random_features_never_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.end["bonus"]["updates"] == pretraining + run.end["updates"]
     other = Trainer(config("atari"))
     try:
-        assert same(run.start, other.learner.state_tree())
+        tree = other.learner.state_tree()
+        del run.start["encoder"]["counts"], tree["encoder"]["counts"]  # of updates: lwm-rf has none
+        assert same(run.start, tree)
     finally:
         other.close()
 

@@ -44,14 +44,17 @@ def _chosen(args: argparse.Namespace) -> Config:
         if key == "workload":
             raise BadInput(f"name the workload first: lwm train {value} ...")
         overrides[key] = value
-    foreign = [k for k in overrides if k.partition(".")[0] in _OTHERS[args.workload]]
+    others = _OTHERS[args.workload]
+    if args.workload == "labyrinth" and "encoder.representation" not in overrides:
+        others += ("encoder",)  # its bits are their own embedding
+    foreign = [k for k in overrides if k.partition(".")[0] in others]
     if foreign:
         raise BadInput(f"{foreign[0]} means nothing for {args.workload}")
     preset = args.preset or next(iter(PRESETS[args.workload]))
     return load_preset(preset, overrides, args.workload)
 
 
-_OTHERS = {
+_OTHERS: dict[str, tuple[str, ...]] = {
     "labyrinth": ("atari", "gym"),
     "atari": ("env", "gym"),
     "gym": ("env", "atari"),
