@@ -175,7 +175,7 @@ def test_the_table_is_complete() -> None:
 
 
 def test_sources_name_the_table_that_the_value_is_from() -> None:
-    tables = (PHI, PP, DQN, LWM, "Sec.")
+    tables = (PHI, PP, DQN, LWM, "Sec.", "Alg.")
     for key, _, known in PAPER:
         found = source(key, "atari")
         assert "POL" not in found, key
