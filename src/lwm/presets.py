@@ -218,11 +218,15 @@ _MINIGRID: dict[str, Any] = {
     "loop.warmup_frames": 20_000,
     "world_model.learning_rate": 2e-3,
     "world_model.pretrain_iterations": 1_500,
-    # Rewards are at most 1, and come at the end.  First the bonus, then they.
-    "intrinsic.beta": 0.05,
+    # Rewards are at most 1 and end the episode, and with it the bonus: of that there must be less.
+    # First the bonus, then they; and no success is forgotten.
+    "intrinsic.beta": 0.02,
     "intrinsic.final_beta": 0.0,
-    "intrinsic.fade_from": 0.6,
+    "intrinsic.fade_from": 0.4,
+    "intrinsic.fade_until": 0.9,
     "intrinsic.momentum": 0.95,
+    "replay.capacity_steps": 500_000,
+    "loop.checkpoint_every_frames": 150_000,
 }
 
 _GYM_DEBUG: dict[str, Any] = {
