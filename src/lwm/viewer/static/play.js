@@ -1,0 +1,2 @@
+/* Placeholder until the keyboard is taken. */
+"use strict";
