@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lwm.errors import BadInput, LwmError
-from lwm.viewer import facts, film
+from lwm.viewer import disk, facts, film
 from lwm.viewer.bundle import bundle, page
 from lwm.viewer.listing import Listing
+from lwm.viewer.rounds import Rounds
 from lwm.viewer.series import Logs
 
 MAX_COMPARED = 200
+MAX_SENT = 4096
 COOKIE = "lwm-token"
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -51,6 +54,7 @@ class Views:
         self.listing = Listing(root)
         self.logs = Logs()
         self.films = film.Films()
+        self.rounds = Rounds(root)
 
     def answer(self, what: str, query: dict[str, list[str]]) -> Any:
         """JSON of ``/api/<what>``; the export asks for the same."""
@@ -103,6 +107,18 @@ class Views:
         episode = self.films.read(path, _number(query, "n", 0))
         return film.pictures(episode, _number(query, "chunk", 0))
 
+    def played(self, what: str, given: dict[str, Any]) -> Any:
+        """What the play page asks for: ``play``, ``step``, ``save``, ``leave``."""
+        if what == "play":
+            return self.rounds.start(self.listing.path(str(given.get("id"))), given.get("game"))
+        if what == "step":
+            return self.rounds.step(given.get("session"), given.get("action"))
+        if what == "save":
+            return self.rounds.save(given.get("session"))
+        if what == "leave":
+            return self.rounds.leave(given.get("session"))
+        raise BadInput("there is no such page")
+
 
 def make_app(root: Path, token: str | None = None, host: str = "127.0.0.1") -> Starlette:
     """The application over the runs below ``root``.
@@ -141,15 +157,26 @@ def make_app(root: Path, token: str | None = None, host: str = "127.0.0.1") -> S
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(text, media_type="text/html", headers=headers)
 
+    async def play(request: Request) -> Response:
+        what, given = request.path_params["what"], await _document(request)
+        return JSONResponse(await run_in_threadpool(views.played, what, given))
+
+    @asynccontextmanager
+    async def life(_: Starlette) -> AsyncIterator[None]:
+        yield
+        views.rounds.close()
+
     routes = [
         Route("/", index),
         Route("/static/{name}", static),
         Route("/api/frames", frames),
         Route("/api/export", export),
-        Route("/api/{what}", api),
+        Route("/api/{what}", api, methods=["GET"]),
+        Route("/api/{what}", play, methods=["POST"]),
     ]
     app = Starlette(
         routes=routes,
+        lifespan=life,
         middleware=[
             Middleware(Guard, token=token, hosts=(*_LOCAL, host)),
             Middleware(GZipMiddleware, minimum_size=2000, compresslevel=1),
@@ -224,6 +251,21 @@ def _query(request: Request) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for key, value in request.query_params.multi_items():
         found.setdefault(key, []).append(value)
+    return found
+
+
+async def _document(request: Request) -> dict[str, Any]:
+    """The JSON object that was sent.  Other pages cannot send one without asking first."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise BadInput("send JSON")
+    raw = b""
+    async for part in request.stream():
+        raw += part
+        if len(raw) > MAX_SENT:
+            raise BadInput("too long")
+    found = disk.parse(raw)
+    if found is None:
+        raise BadInput("send a JSON object")
     return found
 
 

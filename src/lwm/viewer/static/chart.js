@@ -2,7 +2,7 @@
    export as SVG, PNG and CSV. */
 "use strict";
 (() => {
-  const W = 520, H = 220, L = 58, R = 12, T = 10, B = 26;
+  const L = 58, R = 12, T = 10, B = 26;
 
   /* Exponential moving average that does not lean to its first value. */
   lwm.smooth = (y, share) => {
@@ -35,6 +35,7 @@
 
   /* given: {title, series: [{name, x, y, low, high, colour}], log, marks: [[name, value]]} */
   lwm.chart = (given) => {
+    const [W, H] = given.wide && innerWidth > 700 ? [1060, 400] : [520, 220];
     const box = lwm.el("div", { class: "chart" });
     const told = lwm.el("output", {});
     let svg = null, at = null, series = [];
@@ -46,7 +47,7 @@
       series = given.series.filter((s) => s.x.length).map((s) => ({ ...s, y: lwm.smooth(s.y, given.smoothing || 0) }));
       const values = [];
       for (const s of series) {
-        for (const part of [s.y, s.low, s.high]) { if (part) { for (const v of part) { if (v !== null) { values.push(v); } } } }
+        for (const part of given.narrow ? [s.y] : [s.y, s.low, s.high]) { if (part) { for (const v of part) { if (v !== null) { values.push(v); } } } }
       }
       for (const [, v] of given.marks || []) { values.push(v); }
       /* Scores below 0 are drawn on a logarithmic axis of -score. */
@@ -55,7 +56,7 @@
       const negative = given.log && high < 0;
       const log = given.log && (negative || low > 0 || values.some((v) => v > 0));
       if (log && !negative && low <= 0) { low = Infinity; for (const v of values) { if (v > 0) { low = Math.min(low, v); } } }
-      const f = !log ? (v) => v : negative ? (v) => -Math.log10(-v) : (v) => (v > 0 ? Math.log10(v) : Math.log10(low));
+      const f = !log ? (v) => v : negative ? (v) => -Math.log10(Math.max(-v, -high)) : (v) => (v > 0 ? Math.log10(v) : Math.log10(low));
       let far = 0, near = Infinity;
       for (const s of series) { far = Math.max(far, s.x[s.x.length - 1]); near = Math.min(near, s.x[0]); }
       if (!isFinite(low)) { low = 0; high = 1; }
@@ -64,7 +65,7 @@
       const space = (top - bottom) || Math.abs(top) || 1;
       bottom -= space * .04; top += space * .04;
       const X = (x) => L + (x - near) / ((far - near) || 1) * (W - L - R);
-      const Y = (y) => T + (1 - (f(y) - bottom) / (top - bottom)) * (H - T - B);
+      const Y = (y) => T + (1 - Math.max(0, Math.min(1, (f(y) - bottom) / (top - bottom)))) * (H - T - B);
       const made = lwm.el("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: "0",
         "aria-label": given.title + (series.length ? ": arrow keys read values" : ": no values yet") });
       const marksAt = !log ? ticks(low, high) : negative ? logTicks(-high, -low).map((v) => -v) : logTicks(low, high);

@@ -42,7 +42,7 @@
     if (!alive()) { return; }
     trail("compare " + ids.length);
     document.title = "lwm: compare";
-    const options = { log: false, smoothing: 0, band: "interval", seeds: false };
+    const options = { log: false, smoothing: 0, band: "range", seeds: false };
     let chart = null;
     const legend = el("ul", { class: "legend" }), holder = el("div", {}), notes = el("div", {});
     const groups = () => {
@@ -70,7 +70,7 @@
         series.push({ name, colour, ...made });
         legend.append(el("li", {}, el("i", { style: `background:var(--${colour})` }), `${name}: ${n} seed${n > 1 ? "s" : ""}`));
       });
-      const given = { title: key + " over frames", series, log: options.log, bands: options.band !== "none" };
+      const given = { title: key + " over frames", series, log: options.log, wide: true, narrow: options.band === "interval", bands: options.band !== "none" };
       if (chart) { chart.update(given); } else { chart = lwm.chart(given); holder.append(chart.box); }
       const faults = told.runs.filter((r) => r.error || !r.curve);
       notes.replaceChildren(...faults.slice(0, 8).map((r) => el("p", { class: "soft small" }, `${r.id}: ${r.error || "has no " + key}`)));
@@ -102,7 +102,7 @@
     const file = lwm.exported ? null : el("button", { type: "button", onclick: () =>
       lwm.el("a", { href: lwm.address("export", { view: "compare", id: ids, key, hash: location.hash }), download: "" }).click() }, "Export HTML");
     lwm.fill(main, el("h1", {}, "Comparison"), el("div", { class: "bar" }, metric, check("logarithmic", "log"),
-      el("label", {}, "smoothing", smooth), pick("band", [["interval", "95 % interval over seeds"], ["range", "least to greatest"], ["none", "none"]],
+      el("label", {}, "smoothing", smooth), pick("band", [["range", "least to greatest seed"], ["interval", "95 % interval of the mean"], ["none", "none"]],
         (value) => { options.band = value; draw(); }), check("every seed", "seeds"), file), legend, holder, notes,
     el("h2", {}, "Runs"), el("ul", {}, ids.slice(0, 200).map((id) => el("li", {}, lwm.link("run", { id }, id)))));
     keys(); draw();
