@@ -39,8 +39,10 @@
     const box = lwm.el("div", { class: "chart" });
     const told = lwm.el("output", {});
     let svg = null, at = null, series = [];
+    const head = lwm.el("h3", {}, given.title);
     const update = (next) => {
       given = { ...given, ...next };
+      head.textContent = given.title;
       draw();
     };
     function draw() {
@@ -174,7 +176,7 @@
       return lines.join("\n") + "\n";
     };
     const button = (text, call) => lwm.el("button", { type: "button", onclick: call, "aria-label": `${text} of ${given.title}` }, text);
-    box.append(lwm.el("h3", {}, given.title));
+    box.append(head);
     draw();
     box.append(lwm.el("div", { class: "foot" }, told, lwm.el("span", { class: "tools" },
       button("SVG", () => lwm.save(named() + ".svg", alone(), "image/svg+xml")), button("PNG", png),

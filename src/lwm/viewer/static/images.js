@@ -4,16 +4,17 @@
 (() => {
   const el = lwm.el;
 
+  /* A canvas that is drawn once, and a mark above it that only moves: a step repaints nothing. */
   const canvas = (kind, label) => {
-    const back = el("canvas", { class: kind, role: "img", "aria-label": label });
-    const still = document.createElement("canvas");
+    const back = el("canvas", { class: kind, role: "img", "aria-label": label }), mark = el("i", { class: "mark " + kind });
+    const box = el("div", { class: "over " + kind }, back, mark);
     const size = () => {
       const scale = Math.min(2, window.devicePixelRatio || 1), place = back.getBoundingClientRect();
-      back.width = still.width = Math.max(1, Math.round(place.width * scale));
-      back.height = still.height = Math.max(1, Math.round(place.height * scale));
+      back.width = Math.max(1, Math.round(place.width * scale));
+      back.height = Math.max(1, Math.round(place.height * scale));
       return scale;
     };
-    return { back, still, size };
+    return { back, box, mark, size };
   };
 
   /* Reward and bonus over the whole episode; data.ends are marked. */
@@ -28,8 +29,8 @@
     const bonus = range(data.bonus), reward = range(data.reward);
     const X = (t) => (t + .5) / rows * width;
     const paint = () => {
-      scale = view.size(); width = view.still.width;
-      const pen = view.still.getContext("2d"), h = view.still.height, half = h * .62;
+      scale = view.size(); width = view.back.width;
+      const pen = view.back.getContext("2d"), h = view.back.height, half = h * .62;
       pen.clearRect(0, 0, width, h);
       pen.fillStyle = lwm.colour("bad");
       for (const t of data.ends) { pen.globalAlpha = .5; pen.fillRect(X(t) - scale / 2, 0, Math.max(1, scale), h); }
@@ -38,17 +39,16 @@
       const strip = (values, [low, high], top, bottom, colour, other) => {
         const Y = (v) => bottom - (v - low) / (high - low) * (bottom - top);
         const zero = Y(0);
+        const up = lwm.colour(colour), below = lwm.colour(other);
         for (let c = 0; c < columns; c++) {
           const from = Math.floor(c * rows / columns), to = Math.max(from + 1, Math.floor((c + 1) * rows / columns));
           let least = 0, most = 0;
           for (let t = from; t < to; t++) { const v = values[t] || 0; if (v < least) { least = v; } if (v > most) { most = v; } }
-          if (most > 0) { pen.fillStyle = lwm.colour(colour); pen.fillRect(c * wide, Y(most), Math.max(1, wide * .9), zero - Y(most)); }
-          if (least < 0) { pen.fillStyle = lwm.colour(other); pen.fillRect(c * wide, zero, Math.max(1, wide * .9), Y(least) - zero); }
+          if (most > 0) { pen.fillStyle = up; pen.fillRect(c * wide, Y(most), Math.max(1, wide * .9), zero - Y(most)); }
+          if (least < 0) { pen.fillStyle = below; pen.fillRect(c * wide, zero, Math.max(1, wide * .9), Y(least) - zero); }
         }
         pen.fillStyle = lwm.colour("line"); pen.fillRect(0, zero - scale / 2, width, scale);
       };
-      const paints = {};
-      lwm.colourOnce = paints;
       strip(data.bonus, bonus, 16 * scale, half, "heat", "cold");
       strip(data.reward, reward, half + 18 * scale, h - 4 * scale, "c2", "c3");
       pen.fillStyle = lwm.colour("soft"); pen.font = `${11 * scale}px system-ui, sans-serif`;
@@ -58,17 +58,13 @@
     };
     const show = (t) => {
       now = t;
-      const pen = view.back.getContext("2d");
-      pen.clearRect(0, 0, width, view.back.height);
-      pen.drawImage(view.still, 0, 0);
-      pen.fillStyle = lwm.colour("ink");
-      pen.fillRect(Math.round(X(t)) - scale / 2, 0, Math.max(1.5, 1.5 * scale), view.back.height);
+      view.mark.style.transform = `translateX(${(X(t) / scale).toFixed(1)}px)`;
     };
     view.back.addEventListener("pointermove", (event) => {
       const place = view.back.getBoundingClientRect();
       seek(Math.floor((event.clientX - place.left) / place.width * rows));
     });
-    return { box: view.back, show, resize: paint };
+    return { box: view.box, show, resize: paint };
   };
 
   /* points: [[x, y]] within [-1, 1], coloured from early to late. */
@@ -78,8 +74,8 @@
     const X = (p) => (p[0] * .94 + 1) / 2 * size, Y = (p) => (1 - p[1] * .94) / 2 * size;
     const hue = (t) => `hsl(${220 + 170 * t / Math.max(1, points.length - 1)} 70% 50%)`;
     const paint = () => {
-      scale = view.size(); size = view.still.width;
-      const pen = view.still.getContext("2d"), cut = new Set(ends), r = (points.length > 3000 ? 1 : 1.6) * scale;
+      scale = view.size(); size = view.back.width;
+      const pen = view.back.getContext("2d"), cut = new Set(ends), r = (points.length > 3000 ? 1 : 1.6) * scale;
       pen.clearRect(0, 0, size, size);
       pen.strokeStyle = lwm.colour("soft"); pen.globalAlpha = .25; pen.lineWidth = scale * .6;
       pen.beginPath();
@@ -91,12 +87,8 @@
     };
     const show = (t) => {
       now = t;
-      const pen = view.back.getContext("2d"), p = points[t];
-      pen.clearRect(0, 0, size, size);
-      pen.drawImage(view.still, 0, 0);
-      if (!p) { return; }
-      pen.lineWidth = 2 * scale; pen.strokeStyle = lwm.colour("ink"); pen.fillStyle = lwm.colour("heat");
-      pen.beginPath(); pen.arc(X(p), Y(p), 6 * scale, 0, 7); pen.fill(); pen.stroke();
+      const p = points[t];
+      if (p) { view.mark.style.transform = `translate(${(X(p) / scale).toFixed(1)}px, ${(Y(p) / scale).toFixed(1)}px)`; }
     };
     view.back.addEventListener("pointermove", (event) => {
       if (!seek) { return; }
@@ -109,7 +101,7 @@
       }
       if (best >= 0) { seek(best); }
     });
-    return { box: view.back, show, resize: paint, add: (p) => { points.push(p); } };
+    return { box: view.box, show, resize: paint };
   };
 
   /* A grey or colour picture onto a canvas. */
