@@ -106,7 +106,10 @@ def client(place: Path) -> Client:
 
 
 def rows_of(client: Client) -> dict[str, Any]:
-    return {row["id"]: row for row in client.get("/api/runs?since=0").json()["rows"]}
+    told = client.get("/api/runs?since=0").json()
+    while not told["complete"]:
+        told = client.get("/api/runs?since=0").json()
+    return {row["id"]: row for row in told["rows"]}
 
 
 def test_the_table_has_every_run_and_no_other(client: Client) -> None:
@@ -123,6 +126,7 @@ def test_the_table_has_every_run_and_no_other(client: Client) -> None:
 
 def test_only_changes_are_told_again(place: Path) -> None:
     listing = Listing(place, rest=0)
+    listing.look()
     first = listing.changes(0)
     assert listing.changes(first["version"])["rows"] == []
     write_run(place / "c")
@@ -139,6 +143,7 @@ def test_a_run_whose_process_is_gone_is_not_running(tmp_path: Path) -> None:
     config = to_dict(load_preset("debug"))
     with RunWriter.create(tmp_path / "r", config, {}) as writer:
         writer.log({"kind": "train", "frames": 1})
+        listing.look()
         assert listing.changes(0)["rows"][0]["state"] == "running"
         for name in ("config.json", "status.json", "metrics.jsonl", "timing.jsonl"):
             os.utime(tmp_path / "r" / name, (1, 1))
@@ -426,6 +431,24 @@ def test_the_viewer_loads_no_training_code() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_the_play_page_sends_is_checked(place: Path, client: Client) -> None:
+    for what, document in (
+        ("play", {"id": "../secret"}), ("play", {}), ("play", {"id": "a", "game": "../x"}),
+        ("play", {"id": "a", "game": ["pong"]}), ("step", {"session": "x", "action": 0}),
+        ("step", {"session": ["x"], "action": 0}), ("step", {"session": "x", "action": "0"}),
+        ("save", {"session": "../x"}), ("save", {}), ("other", {}), ("step", b"["),
+        ("step", b"x" * 5000), ("step", b"[1]"),
+    ):  # fmt: skip
+        answer = client.post(f"/api/{what}", document)
+        assert answer.status == 404 and answer.json()["error"], what
+    assert client.post("/api/leave", {"session": "x"}).status == 200
+    assert not (place / "trajectories").exists()
+    plain = {"content-type": "text/plain"}
+    assert client.ask("POST", "/api/leave", b"{}", plain).status == 404, "a form can send that"
+    foreign = {"origin": "http://evil.example"}
+    assert client.post("/api/leave", {}, **foreign).status == 403
 
 
 def test_an_unknown_run_is_bad_input(place: Path) -> None:

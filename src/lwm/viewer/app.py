@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -127,6 +128,7 @@ def make_app(root: Path, token: str | None = None, host: str = "127.0.0.1") -> S
     may be asked, beside this machine's own (any, if there is a token: then that protects it).
     """
     views = Views(root)
+    threading.Thread(target=views.listing.look, daemon=True).start()  # before anybody asks
     texts = {
         entry.name: entry.read_bytes()
         for entry in resources.files("lwm.viewer").joinpath("static").iterdir()

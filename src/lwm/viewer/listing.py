@@ -17,6 +17,8 @@ from lwm.experiments.figure5 import ALL, LAST
 from lwm.viewer import disk
 
 DEPTH = 6
+BATCH = 60
+PATIENCE = 0.25
 MAX_DIRECTORIES = 50_000
 FILES = ("config.json", "status.json", "metrics.jsonl", "timing.jsonl", "evaluation.json")
 RETURNS = (*LAST, ALL)
@@ -40,6 +42,10 @@ class Listing:
         self._gone: dict[str, int] = {}
         self._looked, self._took = float("-inf"), 0.0
         self._lock = threading.Lock()
+        """Of the rows."""
+        self._looking = threading.Lock()
+        """Of whoever looks at the disk."""
+        self._complete = threading.Event()
 
     def path(self, name: str) -> Path:
         """Directory of the run called ``name``; ``BadInput`` if there is none (any more)."""
@@ -62,13 +68,22 @@ class Listing:
         return sorted(self._rows)
 
     def changes(self, since: int = 0) -> dict[str, Any]:
-        """Rows that changed after version ``since``, names that are gone, and the version."""
-        self.look()
+        """Rows that changed after version ``since``, names that are gone, and the version.
+
+        The first look at a large tree takes seconds: what is known after ``PATIENCE`` is told, and
+        ``complete`` says whether that is all.
+        """
+        if self._complete.is_set():
+            self.look()
+        else:
+            threading.Thread(target=self.look, daemon=True).start()
+            self._complete.wait(PATIENCE)
         with self._lock:
             if since > self.version:  # of a server before this one
                 since = 0
             return {
                 "version": self.version,
+                "complete": self._complete.is_set(),
                 "root": self.root.resolve().name or str(self.root),
                 "truncated": self.truncated,
                 "missing": not self.root.is_dir(),
@@ -77,8 +92,8 @@ class Listing:
             }
 
     def look(self, force: bool = False) -> None:
-        """Compare what is on the disk with what is known."""
-        with self._lock:
+        """Compare what is on the disk with what is known; one at a time."""
+        with self._looking:
             # A large tree is looked at less often: looking takes at most 2 % of one core.
             rest = max(self.rest, 50 * self._took)
             began = time.monotonic()
@@ -87,12 +102,24 @@ class Listing:
             self._compare()
             self._looked = time.monotonic()
             self._took = self._looked - began
+            self._complete.set()
 
     def _compare(self) -> None:
         found = dict(self._walk())
         held = _held_locks()
-        version = self.version + 1
-        changed = False
+        names = list(found)
+        for start in range(0, len(names), BATCH):
+            self._take({name: found[name] for name in names[start : start + BATCH]}, held)
+        with self._lock:
+            lost = self._rows.keys() - found.keys()
+            self.version += bool(lost)
+            for name in lost:
+                del self._rows[name], self._stamps[name], self._changed[name]
+                self._gone[name] = self.version
+
+    def _take(self, found: dict[str, str], held: set[int] | None) -> None:
+        """Look at some runs, then tell of those that changed."""
+        changed = {}
         for name, path in found.items():
             stamps = tuple(disk.stamp(f"{path}/{file}") for file in FILES)
             row = self._rows.get(name)
@@ -100,16 +127,13 @@ class Listing:
                 row = read_row(name, path, stamps)
             row = row | {"state": _state(row, path, stamps, held)}
             if row != self._rows.get(name):
-                self._rows[name], self._changed[name] = row, version
-                self._gone.pop(name, None)
-                changed = True
+                changed[name] = row
             self._stamps[name] = stamps
-        for name in self._rows.keys() - found.keys():
-            del self._rows[name], self._stamps[name], self._changed[name]
-            self._gone[name] = version
-            changed = True
-        if changed:
-            self.version = version
+        with self._lock:
+            self.version += bool(changed)
+            for name, row in changed.items():
+                self._rows[name], self._changed[name] = row, self.version
+                self._gone.pop(name, None)
 
     def _walk(self) -> list[tuple[str, str]]:
         """(name, path) of each run; links are not followed, what cannot be read is left out."""

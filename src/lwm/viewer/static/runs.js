@@ -7,7 +7,7 @@ lwm.views.runs = async ({ main, alive }) => {
     ["id", "run"], ["state", "state"], ["agent", "agent"], ["environment", "environment"], ["preset", "preset"], ["seed", "seed", true],
     ["frames", "frames", true], ["return", "last return", true], ["score", "score", true], ["speed", "frames/s", true],
   ];
-  let version = 0, sort = "id", down = false, word = "", first = true, turn = 0;
+  let version = 0, sort = "id", down = false, word = "", first = true;
   const count = el("span", { class: "soft", role: "status" });
   const compare = el("button", { type: "button", disabled: true, onclick: () => {
     location.hash = lwm.hash("compare", { id: [...lwm.chosen], key: "episode/return" });
@@ -69,19 +69,26 @@ lwm.views.runs = async ({ main, alive }) => {
     compare.disabled = !lwm.chosen.size;
     compare.textContent = lwm.chosen.size ? `Compare ${lwm.chosen.size}` : "Compare";
   };
-  /* A screenful at once, the rest when there is time. */
+  /* A screenful at once, more when the end comes near. */
+  const end = el("p", { class: "soft small" });
+  let list = [], until = 0;
+  const more = (size) => {
+    const lines = list.slice(until, until + size).map((row) => (drawn.get(row.id) || make(row)).line);
+    until += lines.length;
+    body.append(...lines);
+    end.textContent = until < list.length ? `${list.length - until} more below` : "";
+  };
+  const watcher = new IntersectionObserver((seen) => { if (seen.some((s) => s.isIntersecting) && until < list.length) { more(100); } }, { rootMargin: "600px" });
   const draw = () => {
-    const mine = ++turn, list = shown();
+    list = shown();
     columns.forEach(([key], k) => heads[k].setAttribute("aria-sort", key === sort ? (down ? "descending" : "ascending") : "none"));
     const running = list.filter((row) => row.state === "running").length;
     count.textContent = `${list.length} run${list.length === 1 ? "" : "s"}` + (running ? `, ${running} running` : "");
-    const part = (from, size) => {
-      if (mine !== turn || !alive()) { return; }
-      const lines = list.slice(from, from + size).map((row) => (drawn.get(row.id) || make(row)).line);
-      if (from === 0) { body.replaceChildren(...lines); } else { body.append(...lines); }
-      if (from + size < list.length) { setTimeout(() => part(from + size, 150), 0); }
-    };
-    part(0, 60);
+    const keep = Math.max(60, until);
+    until = 0;
+    body.replaceChildren();
+    more(keep);
+    watcher.unobserve(end); watcher.observe(end);
     tell();
   };
   const take = (told) => {
@@ -105,10 +112,15 @@ lwm.views.runs = async ({ main, alive }) => {
   lwm.fill(main, el("h1", {}, "Runs in " + told.root),
     el("div", { class: "bar" }, filter, compare, count, lwm.exportButton("runs", {})),
     el("div", { class: "scroll" }, el("table", { id: "runs" },
-      el("thead", {}, el("tr", {}, el("th", {}, all), heads)), body)));
-  if (!told.rows.length) {
+      el("thead", {}, el("tr", {}, el("th", {}, all), heads)), body)), end);
+  if (!told.rows.length && told.complete) {
     main.append(el("p", { class: "soft" }, "No run here yet. Start one: ", el("code", {}, "lwm train labyrinth --size 3"), ". It appears by itself."));
   }
   take(told);
+  for (let rest = told; !rest.complete && alive() && !lwm.exported;) {
+    await new Promise((done) => setTimeout(done, 100));
+    rest = await lwm.get("runs", { since: version });
+    take(rest);
+  }
   lwm.poll(alive, async () => take(await lwm.get("runs", { since: version })), 2000);
 };
