@@ -81,6 +81,7 @@ def told(episode: Episode) -> dict[str, Any]:
         found["latent"] = _short(projected(f["z"]), 4)
         if "prediction" in f:
             error = np.square(f["z"].astype(np.float64) - f["prediction"]).mean(1)
+            error[[0, *(last[last < rows - 1] + 1)]] = np.nan  # nothing predicts a first row
             found["error"] = _short(error, 4)
     return found
 

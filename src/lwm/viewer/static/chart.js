@@ -25,7 +25,7 @@
   };
 
   const logTicks = (low, high) => {
-    const made = [], parts = high / low < 30 ? [1, 2, 3, 5] : [1];
+    const made = [], parts = high / low < 30 ? [1, 2, 3, 5] : high / low < 3000 ? [1, 2, 5] : [1];
     for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) {
       for (const m of parts) { const v = m * 10 ** e; if (v >= low * .999 && v <= high * 1.001) { made.push(v); } }
     }

@@ -153,7 +153,7 @@
     });
     const total = []; data.reward.reduce((sum, r, t) => (total[t] = sum + r), 0);
     const box = el("div", {}, el("div", { class: "player" }, el("div", {}, frame, facts, loaded),
-      plane ? el("div", {}, plane.box, el("p", { class: "soft small" }, "Embedding z of every step in its two directions of greatest variance; early blue, late red.")) : null),
+      plane ? el("div", {}, plane.box, el("p", { class: "soft small" }, "Embedding z of every step in its two directions of greatest variance; early blue, late orange.")) : null),
     el("h3", {}, "Bonus and reward", data.ends.length ? `; ${data.ends.length} lives lost (red)` : ""), line.box);
     return {
       box,
