@@ -68,6 +68,8 @@ LAYERS = {
     "lwm.plots": 8,
     "lwm.experiments": 8,
     "lwm.report": 8,
+    "lwm.viewer": 8,
+    "lwm.playing": 8,
     "lwm.bonus": 8,
     "lwm.adapters": 9,
     "lwm.bench": 9,

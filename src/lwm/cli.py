@@ -111,6 +111,13 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE")
     p.set_defaults(call=commands.report)
 
+    p = sub.add_parser("view", help="a web page over run directories, live while they train")
+    p.add_argument("runs", nargs="?", type=Path, default=Path("runs"), metavar="DIR")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on; others need a token")
+    p.add_argument("--port", type=_port, help="default: 8642, or the next that is free")
+    p.add_argument("--no-browser", action="store_true", help="only print the address")
+    p.set_defaults(call=commands.view)
+
     p = sub.add_parser("bench", help="speed by stage, as ratios within one run")
     p.add_argument(
         "what", choices=[*commands.BENCHED, *commands.STUDIES], help="a workload, or a study"
@@ -148,6 +155,12 @@ def _seconds(text: str) -> float:
     if not 0 <= value <= 10**6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return value
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
 
 
 def _count(text: str) -> int:

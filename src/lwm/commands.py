@@ -214,6 +214,13 @@ def report(args: argparse.Namespace) -> int:
     return 0
 
 
+def view(args: argparse.Namespace) -> int:
+    """``lwm view``."""
+    from lwm.viewer import server
+
+    return server.serve(args.runs, args.host, args.port, not args.no_browser)
+
+
 def bench(args: argparse.Namespace) -> int:
     """``lwm bench``."""
     from importlib import import_module
