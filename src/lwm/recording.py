@@ -45,9 +45,7 @@ def play(trained: Trained, seed: int, purpose: str = "test") -> Episode:
             "r_in": acted.r_in[0],
             "is_last": step.is_last[0],
             "q": acted.q[0].numpy(),
-            "z": devices.fetch(
-                state.z_tm1[0]
-            ),  # of this row: the state is that before the next one
+            "z": devices.fetch(state.z_tm1[0]),  # the state is that before the next row
         }
         if labyrinth is not None:
             row["room"] = labyrinth.room[0]
@@ -74,6 +72,8 @@ def _name(trained: Trained) -> str:
     config = trained.config
     if config.workload == "atari":
         return f"atari {config.atari.game}"
+    if config.workload == "gym":
+        return config.gym.env
     return f"lwm/Labyrinth-v0 size={config.env.size}"
 
 

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import lwm
-from lwm import session
+from lwm import episodes, recording, session
 from lwm.config import load_preset
 from lwm.envs.gymnasium import GymEnv
 from lwm.envs.vector import make_env
@@ -215,3 +215,14 @@ def test_minigrid_is_seen_as_image_and_direction() -> None:
     assert env.reset().obs.shape == (2, 7 * 7 * 3 + 4)
     env.close()
     assert list(lwm.train(config))[-1].kind == "end"
+
+
+def test_an_episode_can_be_recorded(tmp_path: Any) -> None:
+    config = load_preset("debug", {"gym.env": "CartPole-v1"}, "gym")
+    writer, trainer = session.start(config, tmp_path / "run")
+    session.run(writer, trainer)
+    (path,) = recording.record(session.load(tmp_path / "run"), tmp_path / "run", 1)
+    episode = episodes.read_episode(path)
+    assert episode.meta["environment"] == "CartPole-v1"
+    rows = len(episode.fields["obs"])
+    assert episode.fields["obs"].shape == (rows, 4) and episode.meta["score"] == rows - 1
