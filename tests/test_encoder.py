@@ -59,6 +59,7 @@ def test_defaults_are_the_papers() -> None:
     assert dataclasses.asdict(EncoderConfig()) == {
         "representation": "auto",  # ours, as is the width of what sees vectors
         "hidden": 128,
+        "freeze_after_pretraining": False,  # Sec. 3.4
         "embedding": 32,
         "learning_rate": 5e-4,
         "adam_epsilon": 1e-8,
