@@ -8,6 +8,7 @@ the windows that are learned from.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ class ReturnScale:
         self.updates += 1
 
 
-class _Feedforward(NoBonus):
+class _Feedforward(NoBonus, ABC):
     """What RND and ICM share: error of each transition -> bonus; one optimiser."""
 
     def __init__(self, config: IntrinsicConfig, device: torch.device) -> None:
@@ -68,15 +69,15 @@ class _Feedforward(NoBonus):
         self.networks: nn.ModuleDict
         self.optimiser: torch.optim.Optimizer
 
+    @abstractmethod
     def errors(self, z_tm1: Tensor, a_tm1: Tensor, z: Tensor) -> Tensor:
         """[N, size], [N], [N, size] -> the error of each transition [N]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(
         self, z_tm1: Tensor, a_tm1: Tensor, z: Tensor, valid: Tensor
     ) -> tuple[Tensor, Tensor, Metrics]:
         """Of N transitions: -> what to minimise [], errors [N], metrics."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def step(

@@ -44,7 +44,6 @@ class GymEnv:
         self._seeds = [int(s) % 2**31 for s in seeds]
         self._random = np.random.default_rng([int(s) for s in seeds])
         self._actions = np.zeros(self.num_envs, np.int64)
-        self._limit = config.time_limit
         self._blank()
 
     def _blank(self) -> None:
