@@ -117,6 +117,9 @@ def test_a_run_from_the_command_line(whole: Path, capsys: pytest.CaptureFixture[
     assert [f // 25 for f in frames] == list(range(1, 11))
     assert any("episode/return" in row for row in rows)
     assert not any("episode/solved" in row for row in rows)  # a game ends, it is not solved
+    trained = [row for row in rows if "dqn/loss" in row]
+    assert trained
+    assert all(0 < row["replay/priority"] <= row["replay/priority_max"] for row in trained)
     assert len(list(runs.read_timing(whole))) == len(rows)
     saved = runs.load_checkpoint(whole)
     assert saved.frames == rows[-1]["frames"] and "ranking" in saved.state

@@ -57,6 +57,8 @@ class Updates:
             unroll, weight = self.replay.sample_prioritised(self.rng, c.replay.batch)
             self.learner, priority, metrics = learn(self.learner, unroll, progress, weight)
             self.replay.set_priorities(unroll.origin, priority)
+            metrics["replay/priority"] = float(priority.mean())
+            metrics["replay/priority_max"] = float(priority.max())
         else:
             align = (c.replay.align_starts, c.replay.burn_in)
             unroll = self.replay.sample(self.rng, c.replay.batch, c.window, align)

@@ -121,6 +121,7 @@ def plan() -> list[tuple[Setting, int]]:
         ([Setting(5, "lwm", "best")], range(3)),
         ([Setting(n, "lwm", "best") for n in (3, 4)], range(3)),
         ([Setting(5, a) for a in lwm_dqn], range(3)),
+        ([Setting(5, "lwm", variant=s) for s in _SWITCHES], range(1)),
         ([Setting(n, "mbie-eb", variant=b) for n in (3, 4) for b in betas], range(1)),
         ([Setting(3, "lwm-ff")], range(3)),
         ([Setting(n, a, "official") for n in (3, 4, 5) for a in lwm_dqn], range(1)),
