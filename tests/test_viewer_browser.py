@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 from lwm import session
 from lwm.config import load_preset
 from lwm.episodes import episode_path, write_episode
+from lwm.experiments import trajectory
 
 pytest.importorskip("starlette", reason="needs the extra lwm[viewer]")
 pytest.importorskip("playwright", reason="needs playwright")
@@ -27,6 +30,7 @@ CHROMIUM = (
     os.environ.get("LWM_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 )
 PATIENCE = 120_000
+GAMES = importlib.util.find_spec("ale_py") is not None
 
 CONTRAST = """() => {
   const part = (v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
@@ -67,6 +71,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_episode(episode_path(run / "episodes", 1), pictures())
     config = load_preset("debug", {"env.size": 2, "loop.total_frames": 1500})
     session.run(*session.start(config, root / "trained"))
+    if GAMES:
+        settings = {"atari.game": "montezuma_revenge", "evaluation.episodes": 1,
+                    "atari.time_limit": 40}  # fmt: skip
+        session.run(*session.start(load_preset("debug", settings, "atari"), root / "games"))
     return root
 
 
@@ -112,7 +120,7 @@ def hidden_width(page: Any) -> int:
 
 def test_the_table_sorts_filters_and_changes_by_itself(page: Any, place: Path) -> None:
     names = "[...document.querySelectorAll('#runs tbody a')].map(a => a.textContent)"
-    assert len(page.evaluate(names)) == 7
+    assert len(page.evaluate(names)) == 7 + GAMES
     page.click("thead button:has-text('agent')")
     assert page.evaluate(names)[0] == "t/dqn/seed0"
     page.click("thead button:has-text('agent')")
@@ -216,6 +224,25 @@ def test_a_person_plays_by_keyboard_and_saves(page: Any, address: str, place: Pa
     page.click("#save")
     page.wait_for_selector("#saved:has-text('saved in trajectories/labyrinth-0000.json')")
     assert (place / "trajectories/labyrinth-0000.json").exists()
+
+
+@pytest.mark.skipif(not GAMES, reason="needs the extra lwm[atari]")
+def test_a_person_plays_a_game_that_figure3_takes(page: Any, address: str, place: Path) -> None:
+    page.goto(f"{address}#/play?id=games")
+    page.wait_for_selector("#board")
+    page.keyboard.down("ArrowRight")
+    page.click("#go")
+    while int(re.search(r"step (\d+),", page.inner_text("#told"))[1]) < 10:
+        page.wait_for_timeout(50)
+    page.click("#go")
+    page.keyboard.up("ArrowRight")
+    page.click("#save")
+    page.wait_for_selector("#saved:has-text('figure3 --trajectory')")
+    (file,) = (place / "trajectories").glob("montezuma_revenge-*.json")
+    played = trajectory.read(file)
+    assert played.game == "montezuma_revenge" and len(played.actions) >= 5
+    assert set(played.actions) <= {"RIGHT", "NOOP"} and "RIGHT" in played.actions
+    assert len(trajectory.replay(played).obs) == len(played.actions) + 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -16,6 +16,7 @@ An episode of T actions has T+1 rows (the time diagram is in ``types``).  Fields
     q           [T+1, A]       float, optional; action values in this row
     z           [T+1, D]       float, optional; embedding of this row
     prediction  [T+1, D]       float, optional; what the world model predicted for ``z`` of this row
+    picture     [T+1, H, W, 3] uint8, optional; how the environment draws itself, where it does
     room        [T+1]          integer, optional; room number (labyrinth)
     doors       [rooms, 4]     optional; where each door of each room leads (labyrinth)
 

@@ -9,17 +9,21 @@ import numpy as np
 
 from lwm import devices
 from lwm.actor import act, initial_state
+from lwm.envs.gymnasium import GymEnv
 from lwm.envs.vector import RowEnv, make_env
 from lwm.episodes import Episode, episode_path, write_episode
 from lwm.evaluate import Trained
 from lwm.streams import environment_seeds, generator
+
+MAX_PICTURE_BYTES = 1 << 28
+"""An episode whose pictures take more is recorded without them."""
 
 
 def play(trained: Trained, seed: int, purpose: str = "test") -> Episode:
     """One whole episode of the present policy, on environment ``seed`` of ``purpose``."""
     config, learner = trained.config, trained.learner
     seeds = environment_seeds(purpose, seed + 1)[-1:]
-    env = make_env(config, seeds)
+    env = make_env(config, seeds, pictures=True)
     rng = generator(seed, "record")
     policy, bonus = learner.policy, learner.bonus
     state = initial_state(policy, bonus, 1, learner.embedding)
@@ -51,6 +55,9 @@ def play(trained: Trained, seed: int, purpose: str = "test") -> Episode:
             row["room"] = labyrinth.room[0]
         if acted.prediction is not None:
             row["prediction"] = devices.fetch(acted.prediction[0])
+        picture = env.picture() if isinstance(env, GymEnv) else None
+        if picture is not None:
+            row["picture"] = picture
         for key, value in row.items():
             rows.setdefault(key, []).append(value)
         if step.episode_end[0]:
@@ -65,6 +72,8 @@ def play(trained: Trained, seed: int, purpose: str = "test") -> Episode:
         "score": float(step.episode_return[0]),
         "frames": trained.frames,
     }
+    if sum(frame.nbytes for frame in rows.get("picture", [])) > MAX_PICTURE_BYTES:
+        del rows["picture"]
     return Episode({k: np.stack(v) for k, v in rows.items()} | whole, meta)
 
 

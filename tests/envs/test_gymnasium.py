@@ -64,6 +64,22 @@ class Steering(Counter):
     action_space = gym.spaces.Box(-1, 1, (2,))  # type: ignore[assignment]
 
 
+class Drawn(Counter):
+    """Draws itself: 200 x 400, red is twice the step."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        assert self.render_mode == "rgb_array"
+        frame = np.zeros((200, 400, 3), np.uint8)
+        frame[..., 0] = 2 * self.t
+        return frame
+
+
 def _vector(mode: AutoresetMode) -> Any:
     return lambda num_envs, **_: SyncVectorEnv([Counter] * num_envs, autoreset_mode=mode)
 
@@ -75,6 +91,7 @@ IDS = {
     "test/Broken-v0": (Broken, None),
     "test/Wordy-v0": (Wordy, None),
     "test/Steering-v0": (Steering, None),
+    "test/Drawn-v0": (Drawn, None),
 }
 
 
@@ -226,3 +243,21 @@ def test_an_episode_can_be_recorded(tmp_path: Any) -> None:
     assert episode.meta["environment"] == "CartPole-v1"
     rows = len(episode.fields["obs"])
     assert episode.fields["obs"].shape == (rows, 4) and episode.meta["score"] == rows - 1
+
+
+def test_environments_that_draw_are_recorded_as_pictures(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_preset("debug", {"gym.env": "test/Drawn-v0"}, "gym")
+    trainer = Trainer(config)
+    assert isinstance(trainer.env, GymEnv) and trainer.env.picture() is None  # nobody asked
+    episode = recording.play(trainer, 0)
+    frames = episode.fields["picture"]  # blocks of 3 x 3 pixels: the least that gives 160
+    assert frames.shape == (episode.rows, 66, 133, 3) and frames.dtype == np.uint8
+    # What is drawn in a row is the state that its observation tells of.
+    steps = episode.fields["obs"][:, 2]
+    assert steps[-1] >= 3 and (frames[..., 0] == 2 * steps[:, None, None]).all()
+    assert not frames[..., 1:].any()
+    monkeypatch.setattr(recording, "MAX_PICTURE_BYTES", frames.nbytes - 1)
+    assert "picture" not in recording.play(trainer, 0).fields
+    trainer.close()

@@ -30,9 +30,10 @@ class GymEnv:
     and the first action of the next episode is drawn at random: its first row is the one after.
     """
 
-    def __init__(self, config: GymConfig, seeds: NDArray[np.int64]) -> None:
+    def __init__(self, config: GymConfig, seeds: NDArray[np.int64], pictures: bool = False) -> None:
+        """``pictures``: ``picture`` will be asked for."""
         self.id = config.env
-        self.env = _make(config, len(seeds))
+        self.env = _make(config, len(seeds), pictures)
         self.sense = _sense(self.env, self.id)
         action_space = self.env.single_action_space
         assert isinstance(action_space, spaces.Discrete)
@@ -163,6 +164,16 @@ class GymEnv:
         """There is none."""
         raise RuntimeError(f"environment {self.id} has no RAM")
 
+    def picture(self) -> NDArray[np.uint8] | None:
+        """[H, W, 3] how the first environment draws itself, no side over 160; None if it cannot."""
+        if self.env.render_mode != "rgb_array":
+            return None
+        frames: Any = self._call("render", self.env.render)
+        frame: NDArray[Any] = np.asarray(None if frames is None else frames[0])
+        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+            return None
+        return _shrunk(frame)
+
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
@@ -202,16 +213,36 @@ def _sense(env: VectorEnv[Any, Any, Any], name: str) -> Sense:
         raise BadInput(f"{name}: {e}") from None
 
 
-def _make(config: GymConfig, count: int) -> VectorEnv[Any, Any, Any]:
+def _make(config: GymConfig, count: int, pictures: bool = False) -> VectorEnv[Any, Any, Any]:
     if not config.env:
         raise BadInput("no environment; give --env ID, for example --env CartPole-v1")
-    limit: dict[str, Any] = {"max_episode_steps": config.time_limit} if config.time_limit else {}
+    options: dict[str, Any] = {"vectorization_mode": config.vectorization}
+    if config.time_limit:
+        options["max_episode_steps"] = config.time_limit
     with named(config.env, "make", BadInput), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         if config.env.rpartition(":")[2].startswith(("MiniGrid-", "BabyAI-")):
             _need("minigrid", config.env)
-        mode = config.vectorization
-        return gym.make_vec(config.env, count, vectorization_mode=mode, **limit)
+        if pictures and _draws(config.env):
+            options["render_mode"] = "rgb_array"
+        return gym.make_vec(config.env, count, **options)
+
+
+def _draws(name: str) -> bool:
+    """Whether an environment says that it can be asked for pictures."""
+    env = gym.make(name)
+    try:
+        return "rgb_array" in env.metadata.get("render_modes", [])
+    finally:
+        env.close()
+
+
+def _shrunk(frame: NDArray[np.uint8], side: int = 160) -> NDArray[np.uint8]:
+    """Means of blocks of k x k pixels, with the least k that makes it small enough."""
+    height, width, _ = frame.shape
+    k = -(-max(height, width) // side)
+    blocks = frame[: height // k * k, : width // k * k].reshape(height // k, k, width // k, k, 3)
+    return np.rint(blocks.mean((1, 3))).astype(np.uint8)
 
 
 def _need(extra: str, name: str) -> None:

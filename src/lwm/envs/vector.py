@@ -20,13 +20,18 @@ def sense_in(env: Env) -> Sense | None:
     return env.sense if isinstance(env, GymEnv) else None
 
 
-def make_env(config: Config, seeds: NDArray[np.int64], coverage: bool = False) -> Env:
-    """The environments of a run: one per seed.  ``coverage``: their RAM will be asked for."""
+def make_env(
+    config: Config, seeds: NDArray[np.int64], coverage: bool = False, pictures: bool = False
+) -> Env:
+    """The environments of a run: one per seed.
+
+    ``coverage``: their RAM will be asked for; ``pictures``: Gymnasium's will be asked to draw.
+    """
     if config.workload == "atari":
         games = _make_games(config, seeds, coverage)
         return ImageTelevision(games, seeds) if config.atari.tv else games
     if config.workload == "gym":
-        return GymEnv(config.gym, seeds)
+        return GymEnv(config.gym, seeds, pictures)
     c = config.env
     options = (len(seeds), c.size, c.time_limit, c.carve_start)
     if c.tv:

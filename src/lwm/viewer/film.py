@@ -70,7 +70,7 @@ def told(episode: Episode) -> dict[str, Any]:
     if found["kind"] == "labyrinth":
         found |= _labyrinth(episode)
         return found
-    shape = picture_shape(f["obs"])
+    shape = picture_shape(_shown(episode))
     if shape is not None:
         height, width, channels = shape
         found |= {"kind": "images", "height": height, "width": width, "channels": channels,
@@ -108,6 +108,11 @@ def _labyrinth(episode: Episode) -> dict[str, Any]:
     return found
 
 
+def _shown(episode: Episode) -> NDArray[Any]:
+    """[T+1, ...] how the environment drew itself, where that was recorded, else what was seen."""
+    return episode.fields.get("picture", episode.fields["obs"])
+
+
 def picture_shape(obs: NDArray[Any]) -> tuple[int, int, int] | None:
     """Height, width and channels (1 or 3) of what was seen; None if it is no picture."""
     if obs.dtype != np.uint8 or obs.ndim not in (3, 4) or min(obs.shape[1:3]) < 8:
@@ -120,7 +125,7 @@ def picture_shape(obs: NDArray[Any]) -> tuple[int, int, int] | None:
 
 def pictures(episode: Episode, chunk: int) -> bytes:
     """Chunk ``chunk`` of the pictures: their bytes one after the other, deflated."""
-    obs = episode.fields["obs"]
+    obs = _shown(episode)
     if picture_shape(obs) is None or not 0 <= chunk * CHUNK < len(obs):
         raise BadInput("there are no such pictures")
     part = np.ascontiguousarray(obs[chunk * CHUNK : (chunk + 1) * CHUNK])

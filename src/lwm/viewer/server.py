@@ -33,7 +33,11 @@ def serve(root: Path, host: str = "127.0.0.1", port: int | None = None, browse: 
     where = address(listening, host, token)
     app = make_app(root, token, host)
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1
+        app,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,  # a game that is left takes up to 3 s to end
     )
     server = uvicorn.Server(config)
     print(f"runs in {root}: {where}", flush=True)
