@@ -203,7 +203,31 @@ def reproduce(args: argparse.Namespace) -> int:
     from lwm.experiments.options import Options
 
     flags = vars(args).keys() & Options.__dataclass_fields__.keys()
-    return int(experiment.main(Options(**{flag: getattr(args, flag) for flag in flags})) or 0)
+    options = Options(**{flag: getattr(args, flag) for flag in flags})
+    if args.address is None:
+        for flag in ("cpus_per_run", "gpus_per_run", "retries", "storage"):
+            if getattr(args, flag) is not None:
+                raise BadInput(f"--{flag.replace('_', '-')} means nothing without --address")
+        return int(experiment.main(options) or 0)
+    if not hasattr(experiment, "campaign_of"):
+        raise BadInput(f"{args.id} has no training runs: it does not take --address")
+    from lwm.sweep import command
+
+    return command.reproduce(args, experiment, options)
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """``lwm sweep``."""
+    from lwm.sweep import command
+
+    return command.sweep(args)
+
+
+def tune(args: argparse.Namespace) -> int:
+    """``lwm tune``."""
+    from lwm.sweep import tuning
+
+    return tuning.tune(args)
 
 
 def report(args: argparse.Namespace) -> int:

@@ -80,7 +80,7 @@ def run_all(
     """
     waiting = list(jobs)
     running: dict[subprocess.Popen[bytes], Job] = {}
-    before = signal.signal(signal.SIGTERM, _stop)
+    before = signal.signal(signal.SIGTERM, stop)
     failed: list[tuple[Job, str]] = []
     limit = at_once or cores()
     try:
@@ -118,7 +118,7 @@ def run_all(
     return failed
 
 
-def _stop(signum: int, frame: FrameType | None) -> None:
+def stop(signum: int, frame: FrameType | None) -> None:
     """Asked to end: as by an interrupt, but with the exit code of this signal."""
     raise SystemExit(128 + signum)
 
