@@ -45,6 +45,12 @@ class Engine:
     retries: int = RETRIES
     storage: Path = Path("runs")
 
+    def __post_init__(self) -> None:
+        if re.match(r"[A-Za-z][\w+.-]+:/", str(self.storage)):
+            raise BadInput(
+                f"{self.storage} is not a directory: mount it, runs need files that can be locked"
+            )
+
 
 def import_ray() -> Any:
     """The module ``ray``, told to be quiet; BadInput says what to install."""
@@ -66,28 +72,12 @@ def connected(engine: Engine) -> Iterator[Any]:
         # Ray opens log files that it leaves to the garbage collector, and warns of its own plans.
         for kind in (ResourceWarning, FutureWarning, DeprecationWarning):
             warnings.simplefilter("ignore", kind)
-        with _own_token(engine):
-            _start(ray, engine)
+        _start(ray, engine)
         try:
             _check_resources(ray, engine)
             yield ray
         finally:
             ray.shutdown()
-
-
-@contextmanager
-def _own_token(engine: Engine) -> Iterator[None]:
-    """Our own Ray takes orders from us alone: a password of its own, that is written nowhere."""
-    names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-    if engine.address is not None or any(name in os.environ for name in names):
-        yield
-        return
-    os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
-    try:
-        yield
-    finally:
-        for name in names[:2]:
-            del os.environ[name]
 
 
 def check_address(address: str) -> None:
@@ -143,10 +133,6 @@ def _check_resources(ray: Any, engine: Engine) -> None:
 @contextmanager
 def marked(storage: Path) -> Iterator[str]:
     """Name of a file in the storage inside the block: by it nodes know that they see the same."""
-    if re.match(r"[A-Za-z][\w+.-]+:/", str(storage)):
-        raise BadInput(
-            f"{storage} is not a directory: mount it, runs need files that can be locked"
-        )
     marker = f".sweep-{secrets.token_hex(6)}"
     try:
         storage.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ class Table:
         self._live = self._out.isatty()
         self._drawn = 0
         self._next = 0.0
-        self._node: dict[str, str] = {}
+        self._told: dict[str, int] = {}
 
     def show(self) -> None:
         """Draw, or tell what has begun, not more often than every second."""
@@ -87,8 +87,7 @@ class Table:
 
     def _cells(self, run: Run) -> tuple[str, ...]:
         directory = self._directories[run.id]
-        claim = fence.read(directory) if run.state == "running" else {}
-        state = run.state
+        claim, state = self._claim(run), run.state
         if state == "running" and not claim:
             state = "queued"  # handed over, and waiting for a place
         last = {} if state == "queued" and not run.attempts else last_row(directory)
@@ -103,15 +102,19 @@ class Table:
             run.message,
         )
 
+    def _claim(self, run: Run) -> dict[str, Any]:
+        """Who attends the present attempt; the claim of a dead one may still lie there."""
+        claim = fence.read(self._directories[run.id]) if run.state == "running" else {}
+        return claim if claim.get("attempt") == run.attempts else {}
+
     def _tell_started(self) -> None:
         for run in self._ledger.runs.values():
-            if run.state != "running":
-                self._node.pop(run.id, None)
+            if run.state != "running" or self._told.get(run.id) == run.attempts:
                 continue
-            if run.id not in self._node and (claim := fence.read(self._directories[run.id])):
-                self._node[run.id] = str(claim.get("node"))
+            if claim := self._claim(run):
+                self._told[run.id] = run.attempts
                 more = f", attempt {run.attempts}" if run.attempts > 1 else ""
-                self.tell(f"started  {run.id} on {self._node[run.id]}{more}")
+                self.tell(f"started  {run.id} on {claim.get('node')}{more}")
 
 
 def last_row(run: Path) -> dict[str, Any]:
