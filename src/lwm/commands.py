@@ -16,10 +16,14 @@ STUDIES = {
     "bonus": ("cores", "seconds", "out"),
     "growth": ("seconds", "frames", "out"),
     "startup": (),
+    "sweep": ("seconds",),
     "instructions": ("out",),
     "check": ("seconds", "out"),
 }
 """What ``lwm bench`` measures beside the workloads, and the flags that mean something there."""
+
+FORECAST = ("table2", "table3", "suite")
+"""What ``lwm plan`` reckons for other machines, beside a run on this one."""
 
 
 def _chosen(args: argparse.Namespace) -> Config:
@@ -168,6 +172,19 @@ def describe(result: dict[str, Any]) -> str:
 
 def plan(args: argparse.Namespace) -> int:
     """``lwm plan``."""
+    flags = ("gpus", "cores", "seeds", "failure_rate", "retries", "hours_per_run")
+    given = [flag for flag in flags if getattr(args, flag) is not None]
+    if args.workload in FORECAST:
+        other = [f for f in ("game", "frames", "agent", "seed") if getattr(args, f) is not None]
+        if other or args.settings or {"gpus", "cores"} <= set(given):
+            what = other[0] if other else "cores" if "cores" in given else "key=value"
+            raise BadInput(f"lwm plan {args.workload} does not take --{what} here")
+        from lwm.sweep import forecast
+
+        print(forecast.describe(args))
+        return 0
+    if given:
+        raise BadInput(f"--{given[0].replace('_', '-')} means nothing for lwm plan atari")
     from lwm import plan
 
     print(plan.describe(_chosen(args)))
