@@ -80,6 +80,9 @@ def test_a_node_dies_and_nothing_is_lost(tmp_path: Path) -> None:
     with runner.stored_in(shared):
         directories = [setting.job(seed).directory for setting, seed in of.plan]
     with cluster(2, tmp_path) as made:
+        greedy = start([*arguments, "--gpus-per-run", "2"], made, log)
+        assert greedy.wait(60) == 2
+        assert log.read_text().endswith("2 GPUs a run asked for; no node has more than 0\n")
         process = start(arguments, made, log)
         victim = made.nodes[0]
         wait_for("checkpoint", lambda: process.poll() is not None or run_on(victim, directories))

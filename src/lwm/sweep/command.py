@@ -12,7 +12,7 @@ from lwm.experiments import campaign, grid, runner
 from lwm.experiments.campaign import Campaign
 from lwm.experiments.options import Options
 from lwm.sweep import choose, driver
-from lwm.sweep.engine import Engine
+from lwm.sweep.engine import Engine, marked
 
 
 def sweep(args: Namespace) -> int:
@@ -25,9 +25,10 @@ def sweep(args: Namespace) -> int:
 def _sweep(args: Namespace, engine: Engine) -> int:
     campaigns = _selection(args, engine.storage)
     total = sum(len(c.plan) for c in campaigns)
-    todo = campaign.missing(campaigns, args.seeds)
     if not total:
         raise BadInput("the selection has no runs")
+    with marked(engine.storage):
+        todo = campaign.missing(campaigns, args.seeds)
     if not todo:
         print(f"nothing to do: the {total} runs of the selection have their rows")
         return 0
