@@ -127,3 +127,37 @@ def test_twelve_runs_survive_a_node_and_a_worker(tmp_path: Path) -> None:
     assert len(found) == len({row["command"] for row in found}) == 12
     assert found == serial(of, tmp_path / "alone")
     assert_same_runs(directories, shared, tmp_path / "alone")
+
+
+@pytest.mark.long
+def test_two_hundred_runs_and_the_driver_does_not_grow(tmp_path: Path) -> None:
+    """Resident memory of the driver, from the tenth finished run to the last."""
+    log = tmp_path / "sweep.log"
+    flags = ["--env", "2x2", "--agent", "random", "--preset", "debug", "--seeds", "200"]
+    tiny = ["loop.total_frames=500", "evaluation.episodes=4"]
+    command = [sys.executable, "-m", "lwm.cli", "sweep", *flags, *tiny, "--storage", str(tmp_path)]
+    with open(log, "wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+    seen: dict[int, float] = {}
+
+    def look() -> bool:
+        seen[log.read_text().count("finished grid/")] = resident(process.pid)
+        return process.poll() is not None
+
+    wait_for("end of the sweep", look, 3600)
+    assert process.wait() == 0, log.read_text()[-2000:]
+    seen = {count: size for count, size in seen.items() if size}
+    print({count: round(size, 1) for count, size in seen.items() if count % 20 == 0})
+    late = [size for count, size in seen.items() if count >= 150]
+    early = [size for count, size in seen.items() if 10 <= count < 60]
+    assert max(late) - max(early) < 2.0, "MiB that the driver has grown by"
+
+
+def resident(pid: int) -> float:
+    """MiB of memory of a process; 0 if it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    sizes = [line.split()[1] for line in text.splitlines() if line.startswith("VmRSS:")]
+    return int(sizes[0]) / 1024 if sizes else 0.0
