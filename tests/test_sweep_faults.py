@@ -97,12 +97,6 @@ def test_a_node_dies_and_nothing_is_lost(tmp_path: Path) -> None:
     assert not list(shared.rglob("*.claim")) and not list(shared.glob(".sweep-*"))
 
 
-def worker_of(directory: Path) -> int | None:
-    """The process of Ray that attends a run, once the run has a checkpoint."""
-    frames = (runs.read_status(directory) or {}).get("frames", 0) if runs.is_run(directory) else 0
-    return fence.read(directory).get("pid") if 0 < frames < FRAMES / 2 else None
-
-
 @pytest.mark.long
 def test_twelve_runs_survive_a_node_and_a_worker(tmp_path: Path) -> None:
     """12 runs on 3 nodes: one node killed, one worker killed with SIGKILL, a node joins."""
@@ -115,14 +109,20 @@ def test_twelve_runs_survive_a_node_and_a_worker(tmp_path: Path) -> None:
         victim = made.nodes[0]
         wait_for("checkpoint", lambda: process.poll() is not None or run_on(victim, directories))
         kill_tree(victim.pid)
-        wait_for("worker", lambda: process.poll() is not None or any(map(worker_of, directories)))
-        (worker, *_) = [pid for pid in map(worker_of, directories) if pid]
+        # The claim of the dead node still lies there: only workers of a living one count.
+        alive = made.nodes[1]
+        wait_for("worker", lambda: process.poll() is not None or run_on(alive, directories))
+        shot = run_on(alive, directories)
+        assert shot is not None, log.read_text()
+        worker = fence.read(shot)["pid"]
+        assert "attend" in Path(f"/proc/{worker}/cmdline").read_text()  # Ray names it by its task
         os.kill(worker, signal.SIGKILL)
         made.add_node()
         assert process.wait(1500) == 0, log.read_text()
     told = log.read_text()
     print(told)
     assert told.count("again    ") == 2 and told.count("finished grid/") == 12
+    assert f"again    {shot.relative_to(shared)}: its worker or node died" in told
     found = rows(of.path)
     assert len(found) == len({row["command"] for row in found}) == 12
     assert found == serial(of, tmp_path / "alone")
