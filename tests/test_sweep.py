@@ -189,6 +189,10 @@ def test_ids_choose_whole_experiments_rows_and_single_runs() -> None:
     one, other = choose.chosen(["table1/3x3-dqn-paper/seed1", "minigrid"], plain)
     assert [s.job(seed).id for s, seed in one.plan] == ["table1/3x3-dqn-paper/seed1"]
     assert other.name == "minigrid"
+    (small,) = choose.chosen(["table1/3x3-dqn-paper/seed1"], Options(scale=0.1))
+    assert [s.job(seed).id for s, seed in small.plan] == [
+        "table1/3x3-dqn-paper-loop.total_frames=100000/seed1"
+    ]
     for wrong in ("table1/9x9", "figure4", "tabel1"):
         with pytest.raises(BadInput):
             choose.chosen([wrong], plain)

@@ -29,13 +29,22 @@ def _part(name: str, wanted: list[str], options: Options) -> Campaign:
     whole: Campaign = module.campaign_of(options)
     if name in wanted:
         return whole
-    ids = {(s, seed): s.job(seed).id.split("/") for s, seed in whole.plan}
-    plan = []
+    # A scale changes the ids of runs; they may be called by those of the whole budget too.
+    full = module.campaign_of(Options(seeds=options.seeds)).plan
+    names = [
+        {_tail(setting.job(seed).id) for setting, seed in both}
+        for both in zip(whole.plan, full, strict=True)
+    ]
+    chosen: list[int] = []
     for word in wanted:
-        # The first part of a run's id says where it is kept, which may be another experiment's.
-        tail = word.split("/")[1:]
-        found = [key for key in whole.plan if ids[key][1 : 1 + len(tail)] == tail]
+        tail = _tail(word)
+        found = [i for i, known in enumerate(names) if any(k[: len(tail)] == tail for k in known)]
         if not found:
             raise BadInput(f"no run of {name} is called {word}")
-        plan += [key for key in found if key not in plan]
-    return replace(whole, plan=plan)
+        chosen += [i for i in found if i not in chosen]
+    return replace(whole, plan=[whole.plan[i] for i in chosen])
+
+
+def _tail(name: str) -> tuple[str, ...]:
+    """The id without its first part, where a run is kept: that may be another experiment's."""
+    return tuple(name.split("/")[1:])

@@ -66,6 +66,7 @@ def _search(ray: Any, engine: Engine, storage: Path, space: Space, jobs: list[Jo
     )
     needs = {"cpu": engine.cpus, "gpu": engine.gpus}
     trainable = tune.with_parameters(Trial, jobs=jobs, storage=storage)
+    telling = _telling(tune.Callback, jobs)
     own = jobs[0].directory.parent / ".ray"  # Tune's notes: of no use once it is through
     try:
         tuner = tune.Tuner(
@@ -76,7 +77,7 @@ def _search(ray: Any, engine: Engine, storage: Path, space: Space, jobs: list[Jo
                 name="search",
                 storage_path=str(own),
                 verbose=0,
-                callbacks=[_telling(tune.Callback, jobs)],
+                callbacks=[telling],
                 failure_config=tune.FailureConfig(max_failures=engine.retries),
             ),
         )
@@ -84,8 +85,8 @@ def _search(ray: Any, engine: Engine, storage: Path, space: Space, jobs: list[Jo
         results = [grid[i] for i in range(len(grid))]
     finally:
         shutil.rmtree(own, ignore_errors=True)
-    if len(results) < len(jobs) or any(not r.metrics and r.error is None for r in results):
-        raise RunFailed("stopped; the same command goes on")
+    if len(telling.ended) < len(jobs):  # Tune has taken the Ctrl-C, and stopped the runs
+        raise KeyboardInterrupt
     failed = []
     for result in results:
         name, told = jobs[(result.config or {})["trial"]].id, result.metrics or {}
@@ -97,9 +98,19 @@ def _search(ray: Any, engine: Engine, storage: Path, space: Space, jobs: list[Jo
 
 
 def _telling(base: type, jobs: list[Job]) -> Any:
-    """A callback that prints a line for every score."""
+    """A callback that prints a line for every score, and knows which points are through."""
 
     class Telling(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ended: set[int] = set()
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
+            self.ended.add(trial.config["trial"])
+
+        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
+            self.ended.add(trial.config["trial"])
+
         def on_trial_result(
             self, iteration: int, trials: Any, trial: Any, result: Any, **_: Any
         ) -> None:
