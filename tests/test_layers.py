@@ -72,6 +72,7 @@ LAYERS = {
     "lwm.playing": 8,
     "lwm.bonus": 8,
     "lwm.adapters": 9,
+    "lwm.sweep": 9,
     "lwm.bench": 9,
     "lwm.quickstart": 9,
     "lwm.cli": 9,

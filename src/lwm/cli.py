@@ -77,8 +77,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_config_flags(p)
     p.set_defaults(call=commands.train)
 
-    p = sub.add_parser("plan", help="time and memory of an Atari run on this machine")
-    p.add_argument("workload", choices=["atari"])
+    p = sub.add_parser("plan", help="time and memory of an Atari run here, or of a table elsewhere")
+    p.add_argument("workload", choices=["atari", *commands.FORECAST])
+    p.add_argument("--gpus", type=_count, help="tables: runs at once, each on a GPU of its own")
+    p.add_argument("--cores", type=_count, help="tables: runs at once on CPUs, one core each")
+    p.add_argument("--seeds", type=_count, help="tables: seeds of each row")
+    p.add_argument("--failure-rate", type=_seconds, metavar="F", help="tables: deaths an hour")
+    p.add_argument("--retries", type=_retries, metavar="R", help="tables: deaths a run survives")
+    p.add_argument("--hours-per-run", type=_seconds, metavar="H", help="tables: if you know better")
     p.add_argument("--game", help="name as ale-py spells it (atari.game)")
     p.add_argument("--frames", help="agent steps (loop.total_frames)")
     _add_config_flags(p)
@@ -104,7 +110,27 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--game", nargs="+", default=[], help="table2, table3: games, not its own six")
     p.add_argument("--preset", help="table2, table3: preset of the runs, with its own budget")
     p.add_argument("--trajectory", type=Path, metavar="FILE", help="figure3: what to draw instead")
+    _add_engine_flags(p)
     p.set_defaults(call=commands.reproduce)
+
+    p = sub.add_parser("sweep", help="many runs on Ray: one machine or a cluster")
+    p.add_argument("ids", nargs="*", metavar="ID", help="table1, table1/4x4-lwm-paper ...")
+    p.add_argument("--env", nargs="+", default=[], help="instead of ids: 4x4, atari:GAME, gym id")
+    p.add_argument("--agent", nargs="+", default=[], help="of the cross product with --env: lwm")
+    p.add_argument("--preset", nargs="+", default=[], help="of the cross product: paper")
+    p.add_argument("--seeds", type=_count, help="at most N seeds of each row (with --env: 1)")
+    p.add_argument("--scale", type=_scale, help="ids: fraction of the paper's budget, in (0, 1]")
+    p.add_argument(
+        "--jobs", type=_count, help="runs at once (default: as many as Ray has room for)"
+    )
+    _add_engine_flags(p)
+    p.set_defaults(call=commands.sweep)
+
+    p = sub.add_parser("tune", help="search over settings on Ray Tune (ASHA)")
+    p.add_argument("space", type=Path, metavar="SPACE", help="what is searched; docs/sweeps.md")
+    p.add_argument("--samples", type=_count, help="how many points (default: as SPACE says)")
+    _add_engine_flags(p)
+    p.set_defaults(call=commands.tune)
 
     p = sub.add_parser("report", help="one HTML page of all results, and of runs given")
     p.add_argument("runs", nargs="*", type=Path, metavar="RUNS", help="run directories, or above")
@@ -145,6 +171,30 @@ def _add_config_flags(p: argparse.ArgumentParser) -> None:
     p.add_argument("--preset", help=", ".join(names) + " (default: the first)")
     p.add_argument("--seed", help="drives every random stream (default: 0)")
     p.add_argument("settings", nargs="*", metavar="key=value", help="any setting; see `lwm config`")
+
+
+def _add_engine_flags(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--address", help="of a Ray cluster's head: host:port, or auto")
+    p.add_argument("--cpus-per-run", type=_amount, metavar="C", help="default: 1")
+    p.add_argument("--gpus-per-run", type=_amount, metavar="G", help="default: 0")
+    p.add_argument("--retries", type=_retries, metavar="R", help="deaths a run survives: 3")
+    p.add_argument("--storage", type=Path, metavar="DIR", help="shared by all nodes: runs")
+
+
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1024 or (value > 1 and value != int(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part of one, or a whole number")
+    return value
+
+
+def _retries(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 5):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 9999")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -16,10 +16,14 @@ STUDIES = {
     "bonus": ("cores", "seconds", "out"),
     "growth": ("seconds", "frames", "out"),
     "startup": (),
+    "sweep": ("seconds",),
     "instructions": ("out",),
     "check": ("seconds", "out"),
 }
 """What ``lwm bench`` measures beside the workloads, and the flags that mean something there."""
+
+FORECAST = ("table2", "table3", "suite")
+"""What ``lwm plan`` reckons for other machines, beside a run on this one."""
 
 
 def _chosen(args: argparse.Namespace) -> Config:
@@ -168,6 +172,19 @@ def describe(result: dict[str, Any]) -> str:
 
 def plan(args: argparse.Namespace) -> int:
     """``lwm plan``."""
+    flags = ("gpus", "cores", "seeds", "failure_rate", "retries", "hours_per_run")
+    given = [flag for flag in flags if getattr(args, flag) is not None]
+    if args.workload in FORECAST:
+        other = [f for f in ("game", "frames", "agent", "seed") if getattr(args, f) is not None]
+        if other or args.settings or {"gpus", "cores"} <= set(given):
+            what = other[0] if other else "cores" if "cores" in given else "key=value"
+            raise BadInput(f"lwm plan {args.workload} does not take --{what} here")
+        from lwm.sweep import forecast
+
+        print(forecast.describe(args))
+        return 0
+    if given:
+        raise BadInput(f"--{given[0].replace('_', '-')} means nothing for lwm plan atari")
     from lwm import plan
 
     print(plan.describe(_chosen(args)))
@@ -203,7 +220,31 @@ def reproduce(args: argparse.Namespace) -> int:
     from lwm.experiments.options import Options
 
     flags = vars(args).keys() & Options.__dataclass_fields__.keys()
-    return int(experiment.main(Options(**{flag: getattr(args, flag) for flag in flags})) or 0)
+    options = Options(**{flag: getattr(args, flag) for flag in flags})
+    if args.address is None:
+        for flag in ("cpus_per_run", "gpus_per_run", "retries", "storage"):
+            if getattr(args, flag) is not None:
+                raise BadInput(f"--{flag.replace('_', '-')} means nothing without --address")
+        return int(experiment.main(options) or 0)
+    if not hasattr(experiment, "campaign_of"):
+        raise BadInput(f"{args.id} has no training runs: it does not take --address")
+    from lwm.sweep import command
+
+    return command.reproduce(args, experiment, options)
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """``lwm sweep``."""
+    from lwm.sweep import command
+
+    return command.sweep(args)
+
+
+def tune(args: argparse.Namespace) -> int:
+    """``lwm tune``."""
+    from lwm.sweep import tuning
+
+    return tuning.tune(args)
 
 
 def report(args: argparse.Namespace) -> int:

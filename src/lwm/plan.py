@@ -122,24 +122,8 @@ def trial(config: Config) -> dict[str, float]:
 
 def _learner_trial(config: Config, num_actions: int, rng: np.random.Generator) -> dict[str, float]:
     state = LearnerState(config, _PIXELS, num_actions)
-    T, B, K = config.window, config.replay.batch, config.loop.actors
-
-    def windows(T: int, B: int) -> Unroll:
-        zero, off = np.zeros((T, B), np.float32), np.zeros((T, B), np.bool_)
-        return Unroll(
-            obs=_noise(rng, T, B),
-            a_tm1=rng.integers(num_actions, size=(T, B)),
-            r_t=zero,
-            is_first=off,
-            is_last=off,
-            discount_t=zero + 1,
-            h=np.zeros((B, config.dqn.hidden), np.float32),
-            belief=np.zeros((B, 0), np.float32),
-            r_in=zero,
-            origin=np.zeros((B, 2), np.int64),
-        )
-
-    unroll = windows(T, B)
+    B, K = config.replay.batch, config.loop.actors
+    unroll = _windows(config, num_actions, rng, config.window, B)
     flags, none = np.zeros(K, np.bool_), np.zeros(K, np.float32)
     actions = np.zeros(K, np.int64)
     step = Step(_noise(rng, K), actions, none, flags, flags, none + 1, none, actions, flags)
@@ -157,9 +141,57 @@ def _learner_trial(config: Config, num_actions: int, rng: np.random.Generator) -
         offsets = shift_offsets(rng, 2 * n, config.encoder.spatial_shift)
         took["encoder"] = _seconds(lambda: learn_encoder(state, pairs, offsets))
     elif state.encoder is not None and config.representation != "rf":
-        rows = windows(2, n)
+        rows = _windows(config, num_actions, rng, 2, n)
         took["encoder"] = _seconds(lambda: learn_features(state, rows))
     return took
+
+
+def _windows(config: Config, num_actions: int, rng: np.random.Generator, T: int, B: int) -> Unroll:
+    """Windows [T, B] of noise."""
+    zero, off = np.zeros((T, B), np.float32), np.zeros((T, B), np.bool_)
+    return Unroll(
+        obs=_noise(rng, T, B),
+        a_tm1=rng.integers(num_actions, size=(T, B)),
+        r_t=zero,
+        is_first=off,
+        is_last=off,
+        discount_t=zero + 1,
+        h=np.zeros((B, config.dqn.hidden), np.float32),
+        belief=np.zeros((B, 0), np.float32),
+        r_in=zero,
+        origin=np.zeros((B, 2), np.int64),
+    )
+
+
+def device_bytes(config: Config, num_actions: int = 18) -> int:
+    """Memory that an update takes where the networks are, by doing one on this machine's CPU.
+
+    Counted are the networks, their targets, gradients and optimisers, the batch as numbers, and
+    what backpropagation keeps; not what a GPU's libraries take for themselves.
+    """
+    rng = np.random.default_rng(0)
+    state = LearnerState(config, _PIXELS, num_actions)
+    unroll = _windows(config, num_actions, rng, config.window, config.replay.batch)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        learn(state, unroll, 0.0, np.ones(config.replay.batch, np.float32))
+    # In the tree: weights, targets and both moments of Adam; gradients are a quarter more at most.
+    fixed = _tree_bytes(state.state_tree()) * 5 // 4
+    return fixed + unroll.obs.size * 4 + sum(kept.values())
+
+
+def _tree_bytes(tree: object) -> int:
+    if isinstance(tree, dict):
+        return sum(_tree_bytes(item) for item in tree.values())
+    if isinstance(tree, list | tuple):
+        return sum(_tree_bytes(item) for item in tree)
+    return int(getattr(tree, "nbytes", 0))
 
 
 def _noise(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -121,11 +121,16 @@ def status() -> str:
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
+def campaign_of(options: Options) -> campaign.Campaign:
+    """The runs that the options ask for."""
+    return campaign.Campaign("atari", plan(options.scale), PATH, COLUMNS, KEYS)
+
+
 def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print."""
     options.allow("atari", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
-        campaign.run_missing(plan(options.scale), PATH, COLUMNS, KEYS, options)
+        campaign.run_missing(campaign_of(options), options)
     print(markdown())
     print(f"scale 1 is the paper's {PAPER_ATARI_FRAMES:,} frames; each row gives its own scale")
     print("curves of the runs on this disk: lwm reproduce figure5")

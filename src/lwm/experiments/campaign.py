@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,24 @@ class Setting(Protocol):
 
 
 Plan = Sequence[tuple[Setting, int]]
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Training runs of one experiment, and the file of their rows."""
+
+    name: str
+    plan: Plan
+    path: Path
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    """Columns that tell the rows of a run from others."""
+    told: str = "score"
+    """The column that is printed as a run ends."""
+
+
+Todo = dict[runner.Job, list[tuple[Campaign, Setting, int]]]
+"""Job -> who wants rows of it: mostly one experiment, sometimes two."""
 
 
 def present(path: Path, columns: tuple[str, ...], keys: tuple[str, ...]) -> set[tuple[str, ...]]:
@@ -76,40 +95,50 @@ def outcome(job: runner.Job) -> tuple[dict[str, Any], dict[str, str]]:
     return result, {"command": job.command, "commit": machine["commit"], "machine": by}
 
 
-def run_missing(
-    plan: Plan,
-    path: Path,
-    columns: tuple[str, ...],
-    keys: tuple[str, ...],
-    options: Options,
-    name: str | None = None,
-    told: str = "score",
-) -> None:
-    """Run what of ``plan`` has no row yet; the words of ``only`` must all be in a run's id.
+def run_missing(campaign: Campaign, options: Options) -> None:
+    """Run what of the campaign has no row yet; the words of ``only`` must all be in a run's id."""
+    only = options.only
+    plan = [(s, seed) for s, seed in campaign.plan if all(w in s.job(seed).id for w in only)]
+    if only and not plan:
+        raise BadInput(f"no run of {campaign.name} has {' and '.join(only)} in its id")
+    run([replace(campaign, plan=plan)], options)
 
-    ``name`` is that of the experiment, where it is not that of its file of rows; ``told`` the
-    column that is printed as a run ends.
-    """
-    only, seeds, jobs = options.only, options.seeds, options.jobs
-    chosen = [(s, seed) for s, seed in plan if all(word in s.job(seed).id for word in only)]
-    if only and not chosen:
-        raise BadInput(f"no run of {name or path.stem} has {' and '.join(only)} in its id")
-    have = present(path, columns, keys)
-    todo = {
-        s.job(seed): (s, seed)
-        for s, seed in chosen
-        if s.key(seed) not in have and (seeds is None or seed < seeds)
-    }
+
+def missing(campaigns: Iterable[Campaign], seeds: int | None) -> Todo:
+    """What has no row yet, of each row at most the first ``seeds`` seeds."""
+    todo: Todo = {}
+    for campaign in campaigns:
+        have = present(campaign.path, campaign.columns, campaign.keys)
+        for setting, seed in campaign.plan:
+            if setting.key(seed) not in have and (seeds is None or seed < seeds):
+                todo.setdefault(setting.job(seed), []).append((campaign, setting, seed))
+    return todo
+
+
+def run(campaigns: Iterable[Campaign], options: Options) -> None:
+    """Run what has no row yet, rows as each run ends; raises RunFailed if some failed."""
+    todo = missing(campaigns, options.seeds)
+    waiting: list[tuple[Campaign, Setting, int]] = []
 
     def on_done(job: runner.Job) -> None:
-        setting, seed = todo[job]
-        found = setting.rows(seed)
-        if found:
-            rows.append_all(path, columns, found)
-        value = found[0].get(told) if found else None
-        ending = "" if value is None else f": {told} {value:.2f}"
+        ending = ""
+        for owner in todo[job]:
+            found = _append(*owner)
+            if not found:
+                waiting.append(owner)
+            value = found[0].get(owner[0].told) if found else None
+            ending = ending if value is None else f": {owner[0].told} {value:.2f}"
         print(f"finished {job.id}{ending}", flush=True)
 
-    failed = runner.run_all(list(todo), jobs, on_done)
+    failed = options.run(list(todo), options.jobs, on_done)
+    for owner in waiting:  # their rows waited for another run
+        _append(*owner)
     if failed:
         raise RunFailed(f"{len(failed)} of {len(todo)} runs failed, e.g. {failed[0][0].id}")
+
+
+def _append(campaign: Campaign, setting: Setting, seed: int) -> list[dict[str, Any]]:
+    found = setting.rows(seed)
+    if found:
+        rows.append_all(campaign.path, campaign.columns, found)
+    return found

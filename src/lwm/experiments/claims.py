@@ -155,12 +155,16 @@ def status() -> str:
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
+def campaign_of(options: Options) -> campaign.Campaign:
+    """The runs that the options ask for."""
+    return campaign.Campaign("claims", plan(options.scale), PATH, COLUMNS, KEYS)
+
+
 def main(options: Options) -> int:
     """Run what is missing (unless ``show``), rows as each run ends; then print and write."""
     options.allow("claims", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
-        for _ in range(2):  # again for what had to wait for another run
-            campaign.run_missing(plan(options.scale), PATH, COLUMNS, KEYS, options)
+        campaign.run_missing(campaign_of(options), options)
     if not rows.read(PATH, COLUMNS):
         raise RunFailed(f"no rows in {PATH} yet: lwm reproduce claims")
     table = markdown()

@@ -85,11 +85,16 @@ def status() -> str:
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
+def campaign_of(options: Options) -> campaign.Campaign:
+    """The runs that the options ask for."""
+    return campaign.Campaign("minigrid", plan(options.scale), PATH, COLUMNS, KEYS, "success")
+
+
 def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print."""
     options.allow("minigrid", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
-        campaign.run_missing(plan(options.scale), PATH, COLUMNS, KEYS, options, told="success")
+        campaign.run_missing(campaign_of(options), options)
     table = markdown()
     print(table)
     replace_between(PAGE, *_MARKS, f"\n{table}\n")

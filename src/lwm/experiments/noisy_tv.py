@@ -188,12 +188,16 @@ def status() -> str:
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
+def campaign_of(options: Options) -> campaign.Campaign:
+    """The runs that the options ask for."""
+    return campaign.Campaign("noisy-tv", plan(options.scale), PATH, COLUMNS, KEYS, "bonus_tv")
+
+
 def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print and draw."""
     options.allow("noisy-tv", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
-        todo = plan(options.scale)
-        campaign.run_missing(todo, PATH, COLUMNS, KEYS, options, told="bonus_tv")
+        campaign.run_missing(campaign_of(options), options)
     table = markdown()
     print(table)
     full = ", ".join(f"{env} {policy} {n:,}" for (env, policy), n in STEPS.items())

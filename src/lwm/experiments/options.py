@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lwm.errors import BadInput, RunFailed
+from lwm.experiments import runner
 
 PAPER_ATARI_FRAMES = 50_000_000
 """Emulator frames of the paper's Atari runs."""
@@ -32,6 +33,8 @@ class Options:
     """Preset of the runs instead of the experiment's own."""
     trajectory: Path | None = None
     """A script of actions to draw instead of the committed one."""
+    run: runner.Runner = runner.run_all
+    """Who runs the jobs: processes of this machine, or a cluster."""
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale <= 1:

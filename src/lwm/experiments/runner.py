@@ -7,14 +7,34 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from lwm import runs
 from lwm.config import Config, from_dict
 from lwm.errors import BadInput, LwmError, RunFailed, reason
+
+_storage: ContextVar[Path] = ContextVar("storage", default=Path("runs"))
+
+
+def storage() -> Path:
+    """The directory that all runs are kept in."""
+    return _storage.get()
+
+
+@contextmanager
+def stored_in(directory: Path) -> Iterator[None]:
+    """Keep runs in ``directory`` inside the block (by default: ``runs``)."""
+    token = _storage.set(directory)
+    try:
+        yield
+    finally:
+        _storage.reset(token)
 
 
 @dataclass(frozen=True)
@@ -28,12 +48,21 @@ class Job:
     @property
     def directory(self) -> Path:
         """Where the run is kept."""
-        return Path("runs") / self.id
+        return storage() / self.id
 
     @property
     def command(self) -> str:
         """What a person would type."""
         return " ".join(("lwm", *self.arguments))
+
+
+class Runner(Protocol):
+    """Whoever runs jobs: ``run_all`` here, or a cluster (``lwm.sweep.driver``)."""
+
+    def __call__(
+        self, jobs: Sequence[Job], at_once: int | None, on_done: Callable[[Job], None]
+    ) -> list[tuple[Job, str]]:
+        """Run the jobs, at most ``at_once`` at a time; returns those that failed, and why."""
 
 
 def cores() -> int:
@@ -51,7 +80,7 @@ def run_all(
     """
     waiting = list(jobs)
     running: dict[subprocess.Popen[bytes], Job] = {}
-    before = signal.signal(signal.SIGTERM, _stop)
+    before = signal.signal(signal.SIGTERM, stop)
     failed: list[tuple[Job, str]] = []
     limit = at_once or cores()
     try:
@@ -59,7 +88,7 @@ def run_all(
             while waiting and len(running) < limit:
                 job = waiting.pop(0)
                 try:
-                    _check_same_settings(job)
+                    check_same_settings(job)
                 except LwmError as error:
                     failed.append((job, str(error)))
                     print(f"failed   {job.id}: {error}", flush=True)
@@ -68,13 +97,13 @@ def run_all(
                     on_done(job)
                     continue
                 print(f"started  {job.id}", flush=True)
-                running[_start(job)] = job
+                running[start(job)] = job
             for process in [p for p in running if p.poll() is not None]:
                 job = running.pop(process)
                 if process.returncode == 0 and finished(job):
                     on_done(job)
                 else:
-                    message = _message(job, process.returncode)
+                    message = last_words(job, process.returncode)
                     failed.append((job, message))
                     print(f"failed   {job.id}: {message}", flush=True)
             time.sleep(0.2)
@@ -89,12 +118,12 @@ def run_all(
     return failed
 
 
-def _stop(signum: int, frame: FrameType | None) -> None:
+def stop(signum: int, frame: FrameType | None) -> None:
     """Asked to end: as by an interrupt, but with the exit code of this signal."""
     raise SystemExit(128 + signum)
 
 
-def _check_same_settings(job: Job) -> None:
+def check_same_settings(job: Job) -> None:
     """A preset may have changed since a run was made: its row would be of something else."""
     if runs.is_run(job.directory) and from_dict(runs.read_config(job.directory)) != job.config:
         raise BadInput(f"{job.directory} holds a run of other settings: move it away")
@@ -107,7 +136,13 @@ def finished(job: Job) -> bool:
     return (runs.read_status(job.directory) or {}).get("state") == "finished"
 
 
-def _start(job: Job) -> subprocess.Popen[bytes]:
+def start(
+    job: Job, module: str = "lwm.cli", stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """A process that runs the job from where it stands; what it prints goes to ``<run>.log``.
+
+    ``module``: what is given the arguments of ``lwm train``.
+    """
     resumed = ("train", "--resume", str(job.directory))
     arguments = (
         resumed if runs.is_run(job.directory) else (*job.arguments, "--out", str(job.directory))
@@ -119,8 +154,8 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
         job.directory.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             return subprocess.Popen(
-                [sys.executable, "-m", "lwm.cli", *arguments, "--quiet"],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", module, *arguments, "--quiet"],
+                stdin=stdin,
                 stdout=file,
                 stderr=file,
                 env=environment,
@@ -130,7 +165,8 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
         raise RunFailed(f"cannot start {job.id}: {reason(error)}") from error
 
 
-def _message(job: Job, code: int) -> str:
+def last_words(job: Job, code: int) -> str:
+    """The last line that the job's process printed."""
     log = job.directory.with_name(job.directory.name + ".log")
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else f"exit code {code}"

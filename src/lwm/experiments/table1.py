@@ -154,12 +154,16 @@ def scaled(scale: float | None) -> list[tuple[Setting, int]]:
     return [(replace(s, variant=f"{s.variant} {cut}".strip()), seed) for s, seed in plan()]
 
 
+def campaign_of(options: Options) -> campaign.Campaign:
+    """The runs that the options ask for."""
+    return campaign.Campaign("table1", scaled(options.scale), PATH, COLUMNS, KEYS)
+
+
 def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print and plot."""
     options.allow("table1", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
-        todo = scaled(options.scale)
-        campaign.run_missing(todo, PATH, COLUMNS, KEYS, options)
+        campaign.run_missing(campaign_of(options), options)
     table = markdown()
     print(table)
     print(f"scale 1 is {PAPER_LABYRINTH_FRAMES:,} frames; other scales: total_frames in `variant`")

@@ -78,13 +78,18 @@ def status() -> str:
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
+def campaign_of(options: Options) -> campaign.Campaign:
+    """The runs that the options ask for."""
+    return campaign.Campaign("table2", plan(options), PATH, COLUMNS, KEYS)
+
+
 def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print."""
     options.allow("table2", "only", "seeds", "jobs", "show", "scale", "game", "preset")
     if not options.show:
-        todo = plan(options)
-        print(cost(todo), flush=True)
-        campaign.run_missing(todo, PATH, COLUMNS, KEYS, options, "table2")
+        wanted = campaign_of(options)
+        print(cost(wanted.plan), flush=True)
+        campaign.run_missing(wanted, options)
     print(markdown())
     print(f"\nscale 1 is the paper's {PAPER_ATARI_FRAMES:,} frames; each row gives its own scale")
     return 0

@@ -32,13 +32,18 @@ def status() -> str:
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
 
 
+def campaign_of(options: Options) -> campaign.Campaign:
+    """The runs that the options ask for."""
+    return campaign.Campaign("table3", plan(options), PATH, COLUMNS, KEYS)
+
+
 def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print."""
     options.allow("table3", "only", "seeds", "jobs", "show", "scale", "game", "preset")
     if not options.show:
-        todo = plan(options)
-        print(table2.cost(todo), flush=True)
-        campaign.run_missing(todo, PATH, COLUMNS, KEYS, options, "table3")
+        wanted = campaign_of(options)
+        print(table2.cost(wanted.plan), flush=True)
+        campaign.run_missing(wanted, options)
     print(markdown())
     print(f"\nscale 1 is the paper's {PAPER_ATARI_FRAMES:,} frames; each row gives its own scale")
     print("lwm itself is run by lwm reproduce table2")
