@@ -29,7 +29,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from lwm.errors import BadInput, RunFailed, reason
-from lwm.files import write_bytes_atomic
+from lwm.files import open_regular, read_up_to, write_bytes_atomic
 
 FORMAT = 1
 MAX_BYTES = 1 << 29  # of the safetensors file: a whole Atari game of 27 000 frames takes 200 MB
@@ -132,10 +131,10 @@ def read_episode(path: Path) -> Episode:
 def _decompress(path: Path) -> bytes:
     """The safetensors file inside an episode file, checked before it is unpacked."""
     try:
-        info = os.stat(path)
-        if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_BYTES:
+        with open_regular(path) as file:
+            raw = read_up_to(file, MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
             raise BadInput(f"{path} is not an episode file")
-        raw = path.read_bytes()
     except OSError as error:
         raise BadInput(f"cannot read {path}: {reason(error)}") from error
     prefix, frame = raw[:_PREFIX_BYTES], raw[_PREFIX_BYTES:]

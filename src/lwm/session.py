@@ -20,7 +20,7 @@ import torch
 from lwm import devices, runs
 from lwm.config import Config, from_dict, replace, to_dict
 from lwm.coverage import coverage_in
-from lwm.errors import BadInput, LwmError
+from lwm.errors import BadInput, LwmError, one_line
 from lwm.evaluate import Scores, Trained, evaluate, new_learner
 from lwm.learner import LearnerState
 from lwm.machine import machine_facts, mismatches
@@ -47,7 +47,7 @@ class Consumer(Protocol):
 
 def warn(message: str) -> None:
     """One line on stderr."""
-    print(f"lwm: warning: {message}", file=sys.stderr)
+    print(f"lwm: warning: {one_line(message)}", file=sys.stderr)
 
 
 def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
@@ -204,8 +204,9 @@ def _summary(scores: Scores, config: Config) -> dict[str, Any]:
 def _stopped_at_score(path: Path, config: Config, frames: int) -> bool:
     """The run had reached its score when it was saved: only its evaluation is left."""
     return config.loop.stop_at_score < 0 and any(
-        row["kind"] == "validation"
-        and row["frames"] == frames
+        row.get("kind") == "validation"
+        and row.get("frames") == frames
+        and isinstance(row.get("score"), int | float)
         and row["score"] >= config.loop.stop_at_score
         for row in runs.read_metrics(path)
     )
