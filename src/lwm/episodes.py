@@ -183,6 +183,6 @@ def _fault(fields: dict[str, NDArray[Any]], meta: dict[str, Any]) -> str | None:
             return f"{name!r} has shape {list(value.shape)}, but there are {rows} rows"
         if rank is not None and value.ndim != rank:
             return f"{name!r} has {value.ndim} dimensions, not {rank}"
-        if kind is not None and value.dtype.kind not in kind:
+        if value.dtype.kind not in (kind or "biuf"):
             return f"{name!r} has dtype {value.dtype}"
     return None
