@@ -1,0 +1,100 @@
+"""``python -m faults [--form short|long] [--only WORD] [--tries N] [--seed N] [--minutes M]``."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from faults import damage, degenerate, disks, hostile, kills, soak, viewing, words
+from faults.common import Options, Tally
+from lwm.files import write_bytes_atomic
+
+ATTACKS: dict[str, Callable[[Options], Tally]] = {
+    "sigkill": kills.sigkill,
+    "signals": kills.signals,
+    "disk": disks.full_disk,
+    "corruption": damage.corruption,
+    "hostile": hostile.hostile,
+    "command-lines": words.command_lines,
+    "degenerate": degenerate.degenerate,
+    "two-processes": kills.two_writers,
+    "soak": soak.soak,
+    "viewer": viewing.viewer,
+}
+HEAD = ["attack", "tried", "held", "detail", "commit"]
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = ROOT / "results" / "faults.csv"
+
+
+def commit() -> str:
+    """The commit of what is attacked, with ``-dirty`` if it was changed."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    code = ["--", "src", "tests", "constraints.txt"]
+    dirty = subprocess.run([*git, "status", "--porcelain", *code], capture_output=True, text=True)
+    return (head.stdout.strip() or "unknown") + ("-dirty" if dirty.stdout.strip() else "")
+
+
+def write(tally: Tally, path: Path, of: str) -> None:
+    """Put the row of an attack into the file, in the place of its last one."""
+    rows: list[list[str]] = []
+    if path.exists():
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file)][1:]
+    row = [tally.attack, str(tally.tried), str(tally.held), tally.detail, of]
+    place = [r[0] for r in rows].index(row[0]) if any(r[0] == row[0] for r in rows) else len(rows)
+    rows[place : place + 1] = [row]
+    lines = [",".join(_quoted(cell) for cell in r) for r in [HEAD, *rows]]
+    write_bytes_atomic(path, ("\n".join(lines) + "\n").encode())
+
+
+def _quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"' if set(cell) & set(',"\n') else cell
+
+
+def table(tallies: list[Tally]) -> str:
+    """What is printed, and what the README quotes."""
+    lines = ["| attack | tried | held | detail |", "|---|---:|---:|---|"]
+    lines += [f"| {t.attack} | {t.tried:,} | {t.held:,} | {t.detail} |" for t in tallies]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the attacks; exit code 1 if something did not hold."""
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    parser.add_argument("--form", choices=["tiny", "short", "long"], default="short")
+    parser.add_argument("--only", nargs="+", choices=list(ATTACKS), metavar="ATTACK")
+    parser.add_argument("--tries", type=int, help="instead of the form's own number")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=120.0, help="of the soak's long form")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="the file of the rows")
+    parser.add_argument("--no-rows", action="store_true", help="print only")
+    args = parser.parse_args()
+    tallies: list[Tally] = []
+    of = commit()
+    for name in args.only or ATTACKS:
+        if name == "soak" and args.form != "long" and not args.only:
+            continue  # minutes of it say nothing
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix=f"lwm-{name}-") as where:
+            options = Options(Path(where), args.form, args.seed, args.tries, args.minutes)
+            tally = ATTACKS[name](options)
+        tallies.append(tally)
+        print(f"{tally.attack}: {tally.held} of {tally.tried} held "
+              f"({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)  # fmt: skip
+        for fault in tally.faults[:20]:
+            print(f"  {fault}", file=sys.stderr, flush=True)
+        if not args.no_rows:
+            write(tally, args.rows, of)
+    print(table(tallies))
+    return int(any(t.held < t.tried for t in tallies))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
