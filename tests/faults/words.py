@@ -30,8 +30,9 @@ FLAGS = ("--size", "--game", "--env", "--frames", "--out", "--resume", "--quiet"
 VALUES = ("0", "1", "2", "-1", "3", "4", "1e3", "1e400", "-1e400", "nan", "inf", "-inf", "0x10",
           "1_000", "_", "", " ", "9" * 400, "1.5", "true", "False", "None", "null", "[]", "{}",
           "é", "日本", "\udcff", "\x1b[31m", "a\nb", "../..", "/", "/dev/null", "/dev/full",
-          "/proc/self/mem", "debug", "paper", "best", "lwm", "random", "mbie-eb", "cpu", "cuda", "auto",
-          "labyrinth", "atari", "gym", "breakout", "CartPole-v1", "os:system", "nosuch:Env-v0", "table1",
+          "/proc/self/mem", "debug", "paper", "best", "lwm", "random", "mbie-eb", "cpu", "cuda",
+          "auto", "labyrinth", "atari", "gym", "breakout", "CartPole-v1", "os:system",
+          "nosuch:Env-v0", "table1",
           "figure3", "noisy-tv", "%s%n", "$(id)", "`id`", "a" * 5000, "=", "a=b=c", "\u202e", "1,2",
           "1e-400", "18446744073709551616", "-9223372036854775809", "٣", "½")  # fmt: skip
 
