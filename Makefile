@@ -45,7 +45,7 @@ bench-check: $(STAMP) ## fail if speed, as ratios, has fallen by more than 15 % 
 	$(BIN)/lwm bench check
 
 faults: $(STAMP) ## the fault campaign, short form (minutes); FORM=long, ONLY="sigkill viewer"
-	$(FAULTS) --form $(or $(FORM),short) $(if $(ONLY),--only $(ONLY)) $(if $(TRIES),--tries $(TRIES))
+	$(FAULTS) --form $(or $(FORM),short) $(if $(filter no,$(ROWS)),--no-rows) $(if $(ONLY),--only $(ONLY)) $(if $(TRIES),--tries $(TRIES))
 
 faults-long: $(STAMP) ## the fault campaign, long form but for the soak (hours)
 	$(FAULTS) --form long --only $(filter-out soak,$(ATTACKS))

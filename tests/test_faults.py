@@ -28,6 +28,9 @@ def test_rows_replace_those_of_the_same_attack(tmp_path: Path) -> None:
     rows = tmp_path / "faults.csv"
     campaign.write(Tally("a", 3, 3, 'with, "commas"'), rows, "1")
     campaign.write(Tally("b", 1, 0, ""), rows, "1")
+    campaign.write(Tally("a", 2, 2, "a shorter form"), rows, "2")
+    assert rows.read_text().splitlines()[1] == 'a,3,3,"with, ""commas""",1'
+    campaign.write(Tally("a", 2, 1, "that did not hold"), rows, "2")
     campaign.write(Tally("a", 4, 2, "x"), rows, "2")
     assert rows.read_text() == "attack,tried,held,detail,commit\na,4,2,x,2\nb,1,0,,1\n"
 

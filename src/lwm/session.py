@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +176,12 @@ def run(
             if due and trainer.frames > saved:
                 checkpoint()
             frames = event.frames
-        result = score(trainer)
+        try:
+            with asked.at_once(writer.path):  # all is saved: nothing is worth waiting for
+                result = score(trainer)
+        except Interrupted:
+            writer.set_status("stopped", trainer.frames, "asked to stop")
+            raise
         writer.write_evaluation(result)
         writer.set_status("finished", trainer.frames)
     return result
@@ -226,28 +231,55 @@ def _closed_on_error(writer: runs.RunWriter) -> Iterator[None]:
         raise
 
 
+class _Asked:
+    """Which signal came (0: none)."""
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self._path: Path | None = None
+
+    def __call__(self) -> int:
+        return self.signum
+
+    def note(self, signum: int) -> None:
+        """One came."""
+        self.signum = signum
+        if self._path is not None:
+            raise Interrupted(signum, self._path)
+
+    @contextmanager
+    def at_once(self, path: Path) -> Iterator[None]:
+        """In the block a signal is ``Interrupted`` where it comes."""
+        self._path = path
+        try:
+            if self.signum:
+                raise Interrupted(self.signum, path)
+            yield
+        finally:
+            self._path = None
+
+
 @contextmanager
-def _signals() -> Iterator[Callable[[], int]]:
-    """Ask instead of die: yields a function that says which signal came (0: none).
+def _signals() -> Iterator[_Asked]:
+    """Ask instead of die.
 
     Handlers can be set in the main thread only; elsewhere signals stay with whoever owns them.
     """
-    received = 0
+    asked = _Asked()
     old: dict[int, Any] = {}
 
     def on_signal(signum: int, _: FrameType | None) -> None:
-        nonlocal received
-        received = signum
         for number, handler in old.items():
             signal.signal(number, handler)
+        asked.note(signum)
 
     try:
-        for asked in (signal.SIGINT, signal.SIGTERM):
-            old[asked] = signal.signal(asked, on_signal)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            old[signum] = signal.signal(signum, on_signal)
     except ValueError:
         old.clear()
     try:
-        yield lambda: received
+        yield asked
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

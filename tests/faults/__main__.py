@@ -42,13 +42,20 @@ def commit() -> str:
 
 
 def write(tally: Tally, path: Path, of: str) -> None:
-    """Put the row of an attack into the file, in the place of its last one."""
+    """Put the row of an attack into the file, in the place of its last one.
+
+    A shorter form does not replace what a longer one found, unless something did not hold.
+    """
     rows: list[list[str]] = []
     if path.exists():
         with open(path, newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file)][1:]
+            rows = list(csv.reader(file))[1:]
     row = [tally.attack, str(tally.tried), str(tally.held), tally.detail, of]
-    place = [r[0] for r in rows].index(row[0]) if any(r[0] == row[0] for r in rows) else len(rows)
+    names = [r[0] for r in rows]
+    place = names.index(row[0]) if row[0] in names else len(rows)
+    before = int(rows[place][1]) if place < len(rows) else 0
+    if tally.tried < before and tally.held == tally.tried:
+        return
     rows[place : place + 1] = [row]
     lines = [",".join(_quoted(cell) for cell in r) for r in [HEAD, *rows]]
     write_bytes_atomic(path, ("\n".join(lines) + "\n").encode())

@@ -167,7 +167,7 @@ def corruption(o: Options) -> Tally:
     if o.form != "tiny":
         victims.append(_victim(o, "atari"))
     kinds, weights = zip(*DAMAGES, strict=True)
-    for number in range(o.count(25, 200, 1000)):
+    for number in range(o.count(25, 150, 1000)):
         victim = victims[number % len(victims)]
         kind = rng.choices(kinds, weights)[0]
         what = kind(rng, victim)

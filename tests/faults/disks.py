@@ -72,7 +72,7 @@ def write_points(o: Options, tally: Tally, whole: Path, touches: int) -> int:
     """Fail at each touch of the disk (or at a sample of them), as full and as read-only."""
     rng = o.random("write points")
     points = [(n, CODES[n % 2]) for n in range(1, touches + 1)]
-    points = rng.sample(points, min(len(points), o.count(3, 16, len(points))))
+    points = rng.sample(points, min(len(points), o.count(3, 10, len(points))))
     for number, code in points:
         path = o.where / f"point-{number}-{code}"
         before = failing_from(number, code, rng.random() < 0.3)

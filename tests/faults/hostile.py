@@ -173,7 +173,7 @@ def hostile(o: Options) -> Tally:
     mark, precious = o.where / "code-ran", o.where / "precious"
     precious.write_text("precious\n")
     cases = list(given_as_file(o, mark))
-    for name, arguments in rng.sample(cases, o.count(3, 20, len(cases))):
+    for name, arguments in rng.sample(cases, min(len(cases), o.count(3, 15, len(cases)))):
         ended = call(arguments, o.where / "hostile.log", bounded).wait(60)
         words = [line for line in ended.text.splitlines() if not line.startswith("lwm: warning")]
         quiet = "Traceback" not in ended.text and not ended.hung and len(words) <= 3
@@ -188,7 +188,7 @@ def hostile(o: Options) -> Tally:
         except Exception as error:
             tally.count(False, f"{name}: {type(error).__name__}: {error}")
     source = o.where / "source"
-    for number in range(o.count(5, 40, 150)):
+    for number in range(o.count(4, 20, 150)):
         path = o.where / f"forged-{number}"
         what = forged_state(rng, source, path)
         ended = call(["train", "--resume", str(path), "--quiet"], o.where / "forged.log").wait(120)

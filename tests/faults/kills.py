@@ -125,7 +125,7 @@ def sigkill(o: Options) -> Tally:
     for workload in workloads:
         whole = o.where / f"{workload}-whole"
         touches, seconds = seams_of(lambda w=workload, p=whole: trained(w, p))  # type: ignore[misc]
-        wanted, done, inside, number = o.count(2, 20, 100), 0, 0, 0
+        wanted, done, inside, number = o.count(2, 10, 100), 0, 0, 0
         while done < wanted:
             path = o.where / f"{workload}-{number}"
             series = Series(workload, path, touches, seconds)
@@ -191,7 +191,7 @@ def signals(o: Options) -> Tally:
     """A checkpoint, the exit code of convention, one line; and the run goes on as if unasked."""
     tally, rng = Tally("SIGTERM, SIGINT, second SIGINT"), o.random("signals")
     whole = trained("labyrinth", o.where / "whole")
-    each = o.count(1, 5, 20)
+    each = o.count(1, 3, 20)
     kinds = {
         "SIGTERM": (signal.SIGTERM, False),
         "SIGINT": (signal.SIGINT, False),
@@ -211,7 +211,7 @@ def two_writers(o: Options) -> Tally:
     """Of two processes on one run directory the second is refused, and harms nothing."""
     tally, rng = Tally("two processes on one run"), o.random("two")
     whole = trained("labyrinth", o.where / "whole")
-    for number in range(o.count(1, 5, 20)):
+    for number in range(o.count(1, 3, 20)):
         path = o.where / f"two-{number}"
         first = call(flags("labyrinth", path), o.where / "first.log")
         wait_for_rows(first, path, rng.randint(1, 5))

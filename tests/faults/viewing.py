@@ -170,7 +170,7 @@ def viewer(o: Options) -> Tally:
     names = sorted(p.name for p in root.iterdir())
     statuses: Counter[str] = Counter()
     with served(root, "127.0.0.1") as (host, port, _):
-        for _ in range(o.count(60, 500, 2000)):
+        for _ in range(o.count(60, 400, 2000)):
             data = request(rng, names)
             got = send((host, port), data)
             status = got[9:12].decode("ascii", "replace")

@@ -194,7 +194,7 @@ def command_lines(o: Options) -> Tally:
     os.chdir(o.where)
     (o.where / "file").write_text("a file")
     try:
-        for number in range(o.count(100, 1000, 5000)):
+        for number in range(o.count(100, 500, 5000)):
             if number % 5 == 4:
                 what, fault = judge_config(rng, o.where / "a-run")
                 tally.count(not fault, f"config: {fault}")

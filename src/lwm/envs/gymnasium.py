@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lwm.envs.labyrinth import LabyrinthVectorEnv
 from lwm.envs.watchdog import deaf_children, limited
-from lwm.errors import BadInput, CheckpointError, RunFailed, one_line
+from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, one_line
 from lwm.sections import GymConfig
 from lwm.senses import Sense, sense_of
 from lwm.types import Step
@@ -247,7 +247,7 @@ def named(name: str, what: str, kind: type[Exception] = RunFailed) -> Iterator[N
     """Errors that a user's environment raises, as one line with its name."""
     try:
         yield
-    except (BadInput, RunFailed):
+    except LwmError:  # a signal may come here, and says itself what it is
         raise
     except (Exception, SystemExit) as e:  # one that leaves would end the run without a word
         why = f"{type(e).__name__}: {one_line(str(e))}"
