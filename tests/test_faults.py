@@ -35,6 +35,14 @@ def test_rows_replace_those_of_the_same_attack(tmp_path: Path) -> None:
     assert rows.read_text() == "attack,tried,held,detail,commit\na,4,2,x,2\nb,1,0,,1\n"
 
 
+def test_the_readme_quotes_the_rows(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    text = campaign.README.read_text(encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
+    campaign.quote(campaign.ROWS, page)
+    assert campaign.BEGIN in text and page.read_text(encoding="utf-8") == text
+
+
 # What judges must be able to condemn.
 
 

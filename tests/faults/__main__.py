@@ -13,7 +13,7 @@ from pathlib import Path
 
 from faults import damage, degenerate, disks, hostile, kills, soak, viewing, words
 from faults.common import Options, Tally
-from lwm.files import write_bytes_atomic
+from lwm.files import replace_between, write_bytes_atomic
 
 ATTACKS: dict[str, Callable[[Options], Tally]] = {
     "sigkill": kills.sigkill,
@@ -30,6 +30,8 @@ ATTACKS: dict[str, Callable[[Options], Tally]] = {
 HEAD = ["attack", "tried", "held", "detail", "commit"]
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = ROOT / "results" / "faults.csv"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- faults: written by `make faults` -->\n", "<!-- /faults -->"
 
 
 def commit() -> str:
@@ -65,11 +67,17 @@ def _quoted(cell: str) -> str:
     return '"' + cell.replace('"', '""') + '"' if set(cell) & set(',"\n') else cell
 
 
-def table(tallies: list[Tally]) -> str:
-    """What is printed, and what the README quotes."""
+def table(rows: list[list[str]]) -> str:
+    """What is printed, and what the README quotes: of rows attack, tried, held, detail."""
     lines = ["| attack | tried | held | detail |", "|---|---:|---:|---|"]
-    lines += [f"| {t.attack} | {t.tried:,} | {t.held:,} | {t.detail} |" for t in tallies]
-    return "\n".join(lines)
+    lines += [f"| {a} | {int(tried):,} | {int(held):,} | {d} |" for a, tried, held, d, *_ in rows]
+    return "\n".join(lines) + "\n"
+
+
+def quote(rows: Path, page: Path) -> None:
+    """Put the rows, as a table, between the marks of a page."""
+    with open(rows, newline="", encoding="utf-8") as file:
+        replace_between(page, BEGIN, END, table(list(csv.reader(file))[1:]))
 
 
 def main() -> int:
@@ -99,7 +107,9 @@ def main() -> int:
             print(f"  {fault}", file=sys.stderr, flush=True)
         if not args.no_rows:
             write(tally, args.rows, of)
-    print(table(tallies))
+            if args.rows == ROWS:
+                quote(ROWS, README)
+    print(table([[t.attack, str(t.tried), str(t.held), t.detail] for t in tallies]), end="")
     return int(any(t.held < t.tried for t in tallies))
 
 
