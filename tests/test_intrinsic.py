@@ -500,3 +500,9 @@ def test_a_loss_that_is_not_finite_ends_the_run() -> None:
     bonus = constant_bonus(guess=math.nan)
     with pytest.raises(RunFailed, match="world model's loss"):
         bonus.learn(one_window(), 0)
+
+
+def test_a_window_without_a_transition_costs_nothing() -> None:
+    window = one_window()._replace(is_first=torch.ones(5, 1, dtype=torch.bool))
+    r_in, metrics = constant_bonus().learn(window, 0)
+    assert float(metrics["world_model/loss"]) == 0 and not r_in.any()
