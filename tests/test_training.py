@@ -347,6 +347,29 @@ def test_killed_while_scored_and_resumed(
 
 
 @pytest.mark.usefixtures("without_waiting_for_the_disk")
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_second_signal_stops_at_once(before: Any, tmp_path: Path, whole: Path) -> None:
+    path = tmp_path / "run"
+
+    def twice(event: Event, seconds: float) -> None:
+        if event.kind == "train":
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("went on")
+
+    usual = signal.signal(signal.SIGINT, before)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.run(*session.start(config(), path), (twice,))
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert runs.read_status(path)["state"] == "stopped"
+    session.run(*session.reopen(path))
+    assert_same_run(path, whole)
+
+
+@pytest.mark.usefixtures("without_waiting_for_the_disk")
 def test_asked_to_stop_while_scored(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ Logs, checkpoints, validation, the progress bar and signals live here; the loop 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -268,9 +269,11 @@ def _signals() -> Iterator[_Asked]:
     asked = _Asked()
     old: dict[int, Any] = {}
 
-    def on_signal(signum: int, _: FrameType | None) -> None:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+    def on_signal(signum: int, frame: FrameType | None) -> None:
+        # The handlers stay until the end: to change one while its signal may come is a race, of
+        # which Python prints a traceback.
+        if asked():
+            _stop_at_once(signum, frame, old[signum])
         asked.note(signum)
 
     try:
@@ -283,3 +286,14 @@ def _signals() -> Iterator[_Asked]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def _stop_at_once(signum: int, frame: FrameType | None, handler: Any) -> None:
+    """What a second signal does: as if nobody had asked to be asked."""
+    if callable(handler):
+        handler(signum, frame)
+    elif signum == signal.SIGINT:  # ignored before us (nohup, a shell's background)
+        raise KeyboardInterrupt
+    else:
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
