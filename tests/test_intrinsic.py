@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from lwm import learner as learner_module
 from lwm.agent import td_errors
 from lwm.config import Config, load_preset
+from lwm.errors import RunFailed
 from lwm.intrinsic import (
     CountBonus,
     NoBonus,
+    ResidualBonus,
     RunningMoments,
     Window,
     WorldModelBonus,
@@ -415,3 +417,92 @@ def test_actors_never_move_the_moments(agent: str, monkeypatch: pytest.MonkeyPat
     assert (moments.mean, moments.std, moments.updates) == before
     for a, b in zip(weights, trainer.learner.bonus.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+# Where z is an error already (RND).
+
+
+def residual_bonus(**overrides: Any) -> ResidualBonus:
+    """Its moments are mean 0 and deviation 1 for ever."""
+    keys = {"intrinsic__momentum": 1.0, "intrinsic__beta": 0.5, "intrinsic__clip": 0.0}
+    bonus = ResidualBonus(config(**(keys | overrides)))
+    bonus.moments.updates = 1
+    return bonus
+
+
+def residual_window() -> Window:
+    """Mean squares 1, 4, 9, 16, 25; row 3 is a first one, row 2 a last one."""
+    size = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    z = torch.stack([size, -size], -1)[:, None]
+    is_first = torch.tensor([[True], [False], [False], [True], [False]])
+    is_last = torch.tensor([[False], [False], [True], [False], [False]])
+    return Window(z, torch.zeros(5, 1, dtype=torch.int64), is_first, is_last)
+
+
+def test_the_size_of_z_pays_by_hand() -> None:
+    window = residual_window()
+    for boundary, paid in {"terminal": [0, 2, 4.5, 0, 12.5], "mask": [0, 2, 0, 0, 12.5]}.items():
+        bonus = residual_bonus(intrinsic__boundary=boundary)
+        assert bonus.recompute(window)[:, 0].tolist() == paid
+        r_in, metrics = bonus.learn(window, 1)
+        assert r_in[:, 0].tolist() == paid
+        rest = torch.tensor(paid[1:], dtype=torch.float64)
+        assert float(metrics["bonus/mean"]) == pytest.approx(float(rest.mean()))
+        assert float(metrics["bonus/std"]) == pytest.approx(float(rest.std()))
+    bonus = residual_bonus()
+    z = window.z[:3, 0]
+    assert bonus.initial(3).shape == (3, 0)
+    first = torch.tensor([False, True, False])
+    paid_now, belief, prediction = bonus.step(bonus.initial(3), z, z, z, first)
+    assert paid_now.tolist() == [0.5, 0, 4.5] and belief.shape == (3, 0) and prediction is None
+    assert bonus.step(bonus.initial(3), z, z, z, None)[0].tolist() == [0.5, 2, 4.5]
+
+
+def test_the_moments_of_sizes_leave_the_impossible_row_out() -> None:
+    bonus = residual_bonus(intrinsic__momentum=0.0)
+    bonus.learn(residual_window(), 1)
+    errors = torch.tensor([4.0, 9.0, 25.0], dtype=torch.float64)
+    assert float(bonus.moments.mean) == pytest.approx(float(errors.mean()))
+    assert float(bonus.moments.std) == pytest.approx(float(errors.std()))
+
+
+# What checkpoints save.
+
+
+def test_moments_and_counts_come_back() -> None:
+    bonus = residual_bonus()
+    bonus.moments.set(2.0, 3.0, 7)
+    tree = bonus.state_tree()
+    assert tree == {"mean": 2.0, "std": 3.0, "updates": 7} and bonus.parts() == {}
+    other = residual_bonus()
+    other.load_tree(tree)
+    assert other.state_tree() == tree
+    counts = count_bonus()
+    observe(counts, [3, 3], [1, 1], [False, False])
+    again = count_bonus()
+    again.load_tree(counts.state_tree())
+    assert torch.equal(again.counts, counts.counts) and int(again.counts.sum()) == 2
+    none = NoBonus()
+    assert none.parts() == {} and none.state_tree() == {}
+    assert set(constant_bonus().parts()) == {"world_model", "world_model_optimiser"}
+
+
+def test_recomputing_changes_nothing() -> None:
+    bonus = constant_bonus(guess=1.0)
+    window = one_window()
+    before = copy.deepcopy(bonus.state_tree())
+    r_in = bonus.recompute(window)
+    assert torch.equal(r_in, bonus.learn(window, 0)[0])
+    assert bonus.state_tree()["mean"] == before["mean"] and not r_in.requires_grad
+
+
+def test_a_loss_that_is_not_finite_ends_the_run() -> None:
+    bonus = constant_bonus(guess=math.nan)
+    with pytest.raises(RunFailed, match="world model's loss"):
+        bonus.learn(one_window(), 0)
+
+
+def test_a_window_without_a_transition_costs_nothing() -> None:
+    window = one_window()._replace(is_first=torch.ones(5, 1, dtype=torch.bool))
+    r_in, metrics = constant_bonus().learn(window, 0)
+    assert float(metrics["world_model/loss"]) == 0 and not r_in.any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -460,3 +461,22 @@ def test_faults_of_the_parts_are_found() -> None:
     replay._obs._blobs[0] = b""
     with pytest.raises(ValueError, match="slot 0 do not fill their row"):
         replay.check_valid()
+
+
+@pytest.mark.parametrize("count", [7, 47])
+def test_blocks_that_follow_one_another_make_a_replay(count: int) -> None:
+    replay, other = windowed(count), windowed(0)
+    edges = [replay.oldest, replay.oldest + 3, count]
+    pairs = list(itertools.pairwise(edges))
+    parts = [(a, replay.get_rows(a, b)) for a, b in pairs]
+    other.set_blocks(replay.get_index(), iter(parts))
+    assert other.count == count
+    theirs, mine = other.get_rows(replay.oldest, count), replay.get_rows(replay.oldest, count)
+    assert all(np.array_equal(theirs[k], mine[k]) for k in mine)
+    for bad in ([], parts[:1], parts[1:], [parts[1], parts[0]], [parts[0], parts[0]]):
+        with pytest.raises(ValueError, match="missing"):
+            windowed(0).set_blocks(replay.get_index(), iter(bad))
+
+
+def test_an_empty_replay_needs_no_blocks() -> None:
+    windowed(0).set_blocks(windowed(0).get_index(), iter(()))

@@ -199,3 +199,8 @@ def test_damaged_rows_are_one_line(place: Path) -> None:
     (place / "results/other.json").write_text("{broken")
     with pytest.raises(BadInput, match=r"other\.json"):
         report.write_report([], Path("r.html"))
+
+
+def test_a_bar_in_a_name_is_no_column() -> None:
+    found = page.from_markdown("| a | CPC|Action | c |\n|---|---|---|\n| 1 | | 3 |\n", "t")
+    assert "CPC|Action</th>" in found and found.count("<td") == 2

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lwm.returns import lambda_targets, n_step_targets, rescale, unrescale
+from lwm.returns import (
+    lambda_targets,
+    n_step_targets,
+    rescale,
+    sequence_priority,
+    unrescale,
+)
 
 FINITE = st.floats(-1e6, 1e6)
 
@@ -160,3 +166,13 @@ def test_batched_is_looped() -> None:
         one = [w[:, b : b + 1] for w in windows]
         assert torch.equal(batched_n[:, b : b + 1], n_step_targets(*one, 0.97, 4))
         assert torch.equal(batched_trace[:, b : b + 1], lambda_targets(*one, 0.97, 0.7))
+
+
+def test_sequence_priority_by_hand() -> None:
+    # Errors 1, -3, 2 with the last row not trained: max 3, mean (1 + 3) / 2 = 2;
+    # and a window of which no row is trained.
+    delta = torch.tensor([[1.0, 5.0], [-3.0, 6.0], [2.0, -7.0]])
+    valid = torch.tensor([[True, False], [True, False], [False, False]])
+    assert sequence_priority(delta, valid, 0.9).tolist() == pytest.approx([2.9, 0.0])
+    assert sequence_priority(delta, valid, 0.25).tolist() == pytest.approx([2.25, 0.0])
+    assert sequence_priority(delta[:1], valid[:1], 0.5).tolist() == [1.0, 0.0]

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -336,9 +337,90 @@ def test_a_checkpoint_of_something_else_is_refused(writer: runs.RunWriter) -> No
         {**good, "machine": 1},
     ):
         checkpoint.save(folder, "step-000000007", {"_run": own})
-        assert "step-000000007" in refusal(CheckpointError, runs.load_checkpoint, writer.path)
+        told: list[str] = []
+        refusal(CheckpointError, runs.load_checkpoint, writer.path, told.append)
+        assert len(told) == 1 and "step-000000007 is not a checkpoint of a run" in told[0]
     checkpoint.save(folder, "step-000000007", {"_run": good})
     assert runs.load_checkpoint(writer.path).frames == 7
+
+
+def test_a_checkpoint_of_another_config_is_passed_over(
+    writer: runs.RunWriter, tmp_path: Path
+) -> None:
+    # Same shapes, same frames, right sums: nothing else would tell it from the run's own.
+    with runs.RunWriter.create(tmp_path / "other", {"seed": 1}, {}) as other:
+        foreign = other.checkpoint(20, {"of": "another"})
+    writer.checkpoint(10, {"of": "this"})
+    writer.close()
+    shutil.copytree(foreign, writer.path / "checkpoints" / foreign.name)
+    told: list[str] = []
+    assert runs.load_checkpoint(writer.path, told.append).state == {"of": "this"}
+    again, saved = runs.RunWriter.reopen(writer.path, None, 2, told.append)
+    again.close()
+    assert saved is not None and saved.frames == 10
+    assert len(told) == 2 and "of another config" in told[0] == told[1]
+
+
+def test_checkpoints_of_an_earlier_lwm_are_read(writer: runs.RunWriter) -> None:
+    own = {"frames": 7, "machine": {}, "log_bytes": [0, 0]}  # without sums
+    writer.close()
+    checkpoint.save(writer.path / "checkpoints", "step-000000007", {"_run": own})
+    again, saved = runs.RunWriter.reopen(writer.path)
+    again.close()
+    assert saved is not None and saved.frames == 7 and saved.log_sums == ()
+
+
+@pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl"])
+def test_a_row_that_was_changed_is_told(writer: runs.RunWriter, log: str) -> None:
+    for number in range(3):
+        writer.log({"frames": number})
+        writer.log_timing({"seconds": number})
+    writer.checkpoint(3, {})
+    writer.close()
+    told: list[str] = []
+    runs.RunWriter.reopen(writer.path, None, 2, told.append)[0].close()
+    assert told == []
+    path = writer.path / log
+    path.write_bytes(path.read_bytes().replace(b"1", b"7"))
+    again, saved = runs.RunWriter.reopen(writer.path, None, 2, told.append)
+    assert saved is not None and saved.frames == 3
+    assert len(told) == 1 and str(path) in told[0]
+    # From here on the log is taken as it is.
+    again.checkpoint(4, {})
+    again.close()
+    runs.RunWriter.reopen(writer.path, None, 2, told.append)[0].close()
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl"])
+def test_a_log_that_is_no_file_is_neither_cut_nor_waited_for(
+    writer: runs.RunWriter, tmp_path: Path, log: str, kind: str
+) -> None:
+    writer.close()
+    precious = tmp_path / "precious"
+    precious.write_text("precious\n")
+    (writer.path / log).unlink()
+    if kind == "link":
+        (writer.path / log).symlink_to(precious)
+    else:
+        os.mkfifo(writer.path / log)
+    said = refusal(BadInput, runs.RunWriter.reopen, writer.path)
+    assert said == f"{writer.path / log} is not a regular file"
+    assert precious.read_text() == "precious\n"
+    reader = runs.read_metrics if log == "metrics.jsonl" else runs.read_timing
+    assert said == refusal(BadInput, lambda: list(reader(writer.path)))
+
+
+@pytest.mark.parametrize("name", ["config.json", "status.json", "machine.json"])
+def test_links_to_documents_are_not_followed(
+    writer: runs.RunWriter, tmp_path: Path, name: str
+) -> None:
+    writer.close()
+    (writer.path / name).rename(tmp_path / name)
+    (writer.path / name).symlink_to(tmp_path / name)
+    read = {"config": runs.read_config, "status": runs.read_status, "machine": runs.read_machine}
+    assert "not a regular file" in refusal(BadInput, read[name[:-5]], writer.path)
 
 
 def test_a_half_written_last_line_is_skipped(writer: runs.RunWriter) -> None:

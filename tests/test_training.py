@@ -347,6 +347,50 @@ def test_killed_while_scored_and_resumed(
 
 
 @pytest.mark.usefixtures("without_waiting_for_the_disk")
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_second_signal_stops_at_once(before: Any, tmp_path: Path, whole: Path) -> None:
+    path = tmp_path / "run"
+
+    def twice(event: Event, seconds: float) -> None:
+        if event.kind == "train":
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("went on")
+
+    usual = signal.signal(signal.SIGINT, before)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.run(*session.start(config(), path), (twice,))
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert runs.read_status(path)["state"] == "stopped"
+    session.run(*session.reopen(path))
+    assert_same_run(path, whole)
+
+
+@pytest.mark.usefixtures("without_waiting_for_the_disk")
+def test_asked_to_stop_while_scored(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A score can take many minutes: nobody waits for it, all is saved.
+    path = tmp_path / "run"
+
+    def asking(*arguments: Any, **more: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("went on scoring")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "evaluate", asking)
+        with pytest.raises(session.Interrupted) as caught:
+            session.run(*session.start(config(), path))
+    assert caught.value.exit_code == 143
+    assert runs.read_status(path)["state"] == "stopped" and runs.read_evaluation(path) is None
+    session.run(*session.reopen(path))
+    assert_same_run(path, whole)
+
+
+@pytest.mark.usefixtures("without_waiting_for_the_disk")
 def test_validation_does_not_disturb_the_run(tmp_path: Path, whole: Path) -> None:
     path = tmp_path / "run"
     c = config(loop__evaluate_every_frames=250, loop__validation_episodes=4)

@@ -454,3 +454,62 @@ def test_what_the_play_page_sends_is_checked(place: Path, client: Client) -> Non
 def test_an_unknown_run_is_bad_input(place: Path) -> None:
     with pytest.raises(BadInput, match="no such run"):
         Listing(place).path("../secret")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("status.json", '{"state": "stopped", "frames": NaN, "message": "\\ud800"}'),
+        ("evaluation.json", '{"score": NaN, "low": -Infinity}'),
+        ("machine.json", '{"cpu": Infinity}'),
+        ("config.json", '{"format": 1, "config": {"seed": NaN, "agent": "\\udfff"}}'),
+        ("metrics.jsonl", '{"frames": 1, "\\ud800": 2}\n{"frames": NaN, "x": 1e999}\n'),
+        ("timing.jsonl", '{"frames": 1, "frames_per_second": NaN}\n'),
+    ],
+)
+def test_what_json_cannot_hold_spoils_no_answer(place: Path, file: str, text: str) -> None:
+    (place / "a" / file).write_text(text)
+    client = Client(make_app(place))
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    for address in ("/api/runs", "/api/run?id=a", "/api/compare?id=a&key=x", "/api/run?id=b/c"):
+        answer = client.get(address)
+        assert answer.status in (200, 404), address
+        json.loads(answer.content, parse_constant=refuse)
+    names = {row["id"] for row in client.get("/api/runs").json()["rows"]}
+    assert "a" in names and len(names) > 1  # one bad run hides no other
+    exported = client.get("/api/export?view=run&id=a").text
+    inside = exported.partition('id="exported">')[2].partition("</script>")[0]
+    json.loads(inside, parse_constant=refuse)
+
+
+def test_documents_nested_too_deeply_are_refused() -> None:
+    deep: Any = 0.0
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(BadInput, match="nested"):
+        disk.told(deep)
+
+
+def test_episodes_that_would_take_all_memory_or_time() -> None:
+    def made(**fields: Any) -> Episode:
+        rows = 3
+        base = {
+            "obs": np.zeros((rows, 4), np.uint8), "a_tm1": np.zeros(rows, np.int64),
+            "r_t": np.zeros(rows, np.float32), "r_in": np.zeros(rows, np.float32),
+            "is_last": np.zeros(rows, bool),
+        }  # fmt: skip
+        return Episode(base | fields, {})
+
+    wide = np.zeros((3, film.MAX_LATENT + 1), np.float32)
+    assert "latent" not in film.told(made(z=wide))
+    assert "latent" in film.told(made(z=wide[:, 1:]))
+    with pytest.raises(BadInput, match="action values"):
+        film.told(made(q=np.zeros((3, film.MAX_NUMBERS), np.bool_)))
+    with pytest.raises(BadInput, match="not of what was seen"):
+        film.told(made(z=wide[:, :4], prediction=wide[:, :3]))
+    infinite = np.full((3, 4), np.inf, np.float32)
+    told = film.told(made(z=infinite, prediction=infinite))
+    assert told["error"] == [None, None, None] and told["latent"] == [[0.0, 0.0]] * 3

@@ -156,6 +156,19 @@ def test_jitter_is_the_smallest_that_works(monkeypatch: pytest.MonkeyPatch) -> N
     assert whitening._factor(values.diag()) == (None, None)
 
 
+def test_jitter_grows_tenfold_to_a_hundredth(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Tensor] = []
+    monkeypatch.setattr(whitening, "_cholesky", tried.append)  # none of them can be factored
+    covariance = torch.tensor([[1.0, 0.5], [0.5, 3.0]], dtype=torch.float64)  # mean diagonal 2
+    assert whitening._factor(covariance) == (None, None)
+    assert torch.equal(tried[0], covariance)
+    shares = [((m - covariance) / 2).tolist() for m in tried[1:]]
+    expected = [10.0**-k for k in range(8, 1, -1)]
+    assert [s[0][0] for s in shares] == pytest.approx(expected, rel=1e-6)
+    assert [s[1][1] for s in shares] == pytest.approx(expected, rel=1e-6)
+    assert all(s[0][1] == s[1][0] == 0 for s in shares)
+
+
 def test_a_factor_of_rounding_alone_is_no_factor() -> None:
     """Cholesky of this singular matrix succeeds, with a last pivot that is all rounding."""
     a = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 4e-16]], dtype=torch.float64)

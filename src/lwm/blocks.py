@@ -31,8 +31,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from lwm.errors import CheckpointError, RunFailed, reason
-from lwm.files import write_bytes_atomic
+from lwm.errors import BadInput, CheckpointError, RunFailed, reason
+from lwm.files import open_regular, read_up_to, write_bytes_atomic
 
 ROWS = 64
 """Rows in a block, at most: as many pictures of 84 x 84 as fit into the window of level 1."""
@@ -92,10 +92,12 @@ def read(directory: Path, block: Block) -> Rows:
     """The arrays of ``block``; a CheckpointError names a file that is not as written."""
     path = directory / block.name
     try:
-        with open(path, "rb") as file:
-            data = file.read(block.size + 1)
+        with open_regular(path) as file:
+            data = read_up_to(file, block.size + 1)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {reason(error)}") from error
+    except BadInput as error:
+        raise CheckpointError(f"damaged checkpoint: {error}") from error
     if len(data) != block.size or hashlib.sha256(data).hexdigest() != block.sha256:
         raise CheckpointError(f"damaged checkpoint: {path} does not match its checksum")
     try:

@@ -119,12 +119,16 @@ def load(path: Path, part: str | None = None) -> dict[str, Any]:
 
 
 def latest(
-    directory: Path, warn: Callable[[str], None] | None = None, part: str | None = None
+    directory: Path,
+    warn: Callable[[str], None] | None = None,
+    part: str | None = None,
+    check: Callable[[Path, dict[str, Any]], None] | None = None,
 ) -> tuple[Path, dict[str, Any]] | None:
     """The good ``step-<number>`` checkpoint with the highest number, or None if there is none yet.
 
     A damaged one is reported through ``warn`` (``warnings.warn`` if not given) and the one before
     it used.  Where there are checkpoints and none is good, that is a CheckpointError.
+    ``check``: raises a CheckpointError for one that is whole and yet does not belong here.
     """
     tell = warn if warn is not None else lambda text: warnings.warn(text, stacklevel=3)
     tried: set[Path] = set()
@@ -136,7 +140,10 @@ def latest(
             break
         tried.add(waiting[0])
         try:
-            return waiting[0], load(waiting[0], part)
+            state = load(waiting[0], part)
+            if check is not None:
+                check(waiting[0], state)
+            return waiting[0], state
         except CheckpointError as error:
             if waiting[0].exists() or waiting[0].is_symlink():
                 tell(f"{error}; trying the checkpoint before it")

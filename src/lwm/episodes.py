@@ -30,7 +30,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from lwm.errors import BadInput, RunFailed, reason
-from lwm.files import write_bytes_atomic
+from lwm.files import open_regular, read_up_to, write_bytes_atomic
 
 FORMAT = 1
 MAX_BYTES = 1 << 29  # of the safetensors file: a whole Atari game of 27 000 frames takes 200 MB
@@ -133,10 +132,10 @@ def read_episode(path: Path) -> Episode:
 def _decompress(path: Path) -> bytes:
     """The safetensors file inside an episode file, checked before it is unpacked."""
     try:
-        info = os.stat(path)
-        if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_BYTES:
+        with open_regular(path) as file:
+            raw = read_up_to(file, MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
             raise BadInput(f"{path} is not an episode file")
-        raw = path.read_bytes()
     except OSError as error:
         raise BadInput(f"cannot read {path}: {reason(error)}") from error
     prefix, frame = raw[:_PREFIX_BYTES], raw[_PREFIX_BYTES:]
@@ -185,6 +184,6 @@ def _fault(fields: dict[str, NDArray[Any]], meta: dict[str, Any]) -> str | None:
             return f"{name!r} has shape {list(value.shape)}, but there are {rows} rows"
         if rank is not None and value.ndim != rank:
             return f"{name!r} has {value.ndim} dimensions, not {rank}"
-        if kind is not None and value.dtype.kind not in kind:
+        if value.dtype.kind not in (kind or "biuf"):
             return f"{name!r} has dtype {value.dtype}"
     return None

@@ -6,8 +6,10 @@ the seams where tests cut: each call may fail, or be the last thing the process 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
+import io
 import json
 import math
 import os
@@ -15,7 +17,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -104,13 +106,30 @@ def write_json_atomic(path: Path, document: Any) -> None:
     write_bytes_atomic(Path(path), text.encode())
 
 
-def read_json(path: Path, limit: int) -> dict[str, Any] | None:
+def open_regular(path: Path, flags: int = os.O_RDONLY, links: bool = False) -> IO[bytes]:
+    """Open a regular file, unbuffered; anything else is BadInput, and nobody waits for a pipe.
+
+    ``links``: follow a symbolic link.  In a run directory nobody does: whoever gave it to us could
+    have any file of ours read, or cut and written to.
+    """
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a pipe that nobody reads
+            raise BadInput(f"{path} is not a regular file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BadInput(f"{path} is not a regular file")
+    return open(descriptor, "rb" if flags & os.O_ACCMODE == os.O_RDONLY else "r+b", buffering=0)
+
+
+def read_json(path: Path, limit: int, links: bool = False) -> dict[str, Any] | None:
     """The JSON object in ``path``, None if there is no such file, BadInput if it is bad."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise BadInput(f"{path} is not a regular file")
-        with open(path, "rb") as file:
-            raw = file.read(limit + 1)
+        with open_regular(path, links=links) as file:
+            raw = read_up_to(file, limit + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -118,6 +137,14 @@ def read_json(path: Path, limit: int) -> dict[str, Any] | None:
     if len(raw) > limit:
         raise BadInput(f"{path} has more than the {limit} bytes allowed")
     return _parse(raw, str(path))
+
+
+def read_up_to(file: IO[bytes], limit: int) -> bytes:
+    """All of an unbuffered file, but at most ``limit`` bytes."""
+    found = bytearray()
+    while len(found) < limit and (data := file.read(min(limit - len(found), 1 << 20))):
+        found += data
+    return bytes(found)
 
 
 def plain(value: Any) -> Any:
@@ -149,8 +176,9 @@ class RowLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._failing():
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+            self._file = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             self.length = os.fstat(self._file.fileno()).st_size
+            self._sum = self._sum_of(self.length)
 
     def append(self, row: dict[str, Any]) -> None:
         """Add a row; on a full disk no half row is left behind."""
@@ -165,6 +193,12 @@ class RowLog:
                     os.ftruncate(self._file.fileno(), self.length)
                 raise
         self.length += len(data)
+        self._sum.update(data)
+
+    @property
+    def sha256(self) -> str:
+        """Of all rows so far."""
+        return self._sum.hexdigest()
 
     def sync(self) -> None:
         """Make all rows so far durable."""
@@ -178,15 +212,27 @@ class RowLog:
                 f"{self.path} has {self.length} bytes, its checkpoint saw {length}: cannot resume"
             )
         if length:
-            with self._failing(), open(self.path, "rb") as file:
-                file.seek(length - 1)
-                if file.read(1) != b"\n":
+            with self._failing():
+                if os.pread(self._file.fileno(), 1, length - 1) != b"\n":
                     raise BadInput(f"{self.path} is not the log its checkpoint saw: cannot resume")
+
+    def is_as_seen(self, length: int, sha256: str) -> bool:
+        """Whether the first ``length`` bytes have this sum."""
+        with self._failing():
+            return self._sum_of(length).hexdigest() == sha256
+
+    def _sum_of(self, length: int) -> Any:
+        digest, at = hashlib.sha256(), 0
+        while data := os.pread(self._file.fileno(), min(length - at, 1 << 20), at):
+            digest.update(data)
+            at += len(data)
+        return digest
 
     def cut(self, length: int) -> None:
         """Forget everything after the first ``length`` bytes."""
         with self._failing():
             os.ftruncate(self._file.fileno(), length)
+            self._sum = self._sum_of(length)
         self.length = length
         self.sync()
 
@@ -205,7 +251,7 @@ class RowLog:
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a log; a last line that is still being written is left out."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as raw, io.BufferedReader(raw) as file:  # type: ignore[type-var]
             number = 0
             while (line := file.readline(MAX_ROW_BYTES + 1)).endswith(b"\n"):
                 number += 1

@@ -107,7 +107,9 @@ class LearnerState:
             load_parts(self._parts(), tree)
             self.novelty.load_tree(tree)
             self.updates = int(tree["updates"])
-        except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as e:
+        except (
+            LookupError, RuntimeError, TypeError, ValueError, AttributeError, ArithmeticError
+        ) as e:  # fmt: skip
             reason = str(e).splitlines()[0]
             raise CheckpointError(f"the checkpoint does not fit this config: {reason}") from None
 

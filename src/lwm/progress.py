@@ -89,9 +89,12 @@ class TensorBoard:
 
 
 def tensorboard(path: Path, frames: int = 0) -> TensorBoard | None:
-    """A TensorBoard writer for the run in ``path``; None where the extra ``tb`` is missing."""
+    """A TensorBoard writer for the run in ``path``; None where the extra ``tb`` is missing,
+    and where the name of the directory is no text."""
     try:
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
+
+        str(path).encode()
+    except (ImportError, UnicodeEncodeError):  # it takes names of files for text
         return None
     return TensorBoard(path, SummaryWriter, frames)

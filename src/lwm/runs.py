@@ -23,7 +23,10 @@ and no infinity: both are written as null.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +37,7 @@ from typing import Any
 from lwm import __version__, blocks, checkpoint, files
 from lwm.blocks import Block, Rows
 from lwm.errors import BadInput, CheckpointError, LwmError, reason
-from lwm.files import RowLog, read_json, read_rows, write_json_atomic
+from lwm.files import RowLog, plain, read_json, read_rows, write_json_atomic
 from lwm.machine import machine_facts as machine_facts
 from lwm.machine import mismatches as mismatches
 
@@ -56,6 +59,8 @@ class Saved:
     """Facts of the machine that wrote it; compare with ``mismatches``."""
     log_bytes: tuple[int, int]
     """Lengths of metrics.jsonl and timing.jsonl at that moment."""
+    log_sums: tuple[str, ...] = ()
+    """SHA-256 of either then; none in checkpoints of an earlier lwm."""
     blocks: tuple[Block, ...] = ()
     """Blocks of replay rows that belong to it, oldest first."""
 
@@ -73,17 +78,24 @@ class RunWriter:
     ``stopped``.
     """
 
-    def __init__(self, path: Path, lock: int, machine: dict[str, Any], keep: int) -> None:
+    def __init__(
+        self, path: Path, lock: int, machine: dict[str, Any], keep: int, config_sum: str
+    ) -> None:
         self.path = path
         self.keep = keep
         self.blocks: tuple[Block, ...] = ()
         """Blocks of rows that the newest checkpoint names, oldest first."""
         self._machine = machine
+        self._config_sum = config_sum
         self._lock: int | None = lock
         self._frames = 0
         self._state = "running"
         self._metrics = RowLog(path / "metrics.jsonl")
-        self._timing = RowLog(path / "timing.jsonl")
+        try:
+            self._timing = RowLog(path / "timing.jsonl")
+        except BaseException:
+            self._metrics.close()
+            raise
 
     @classmethod
     def create(
@@ -102,7 +114,7 @@ class RunWriter:
             write_json_atomic(path / "machine.json", machine)
             document = {"format": FORMAT, "lwm_version": __version__, "config": config}
             write_json_atomic(path / "config.json", document)
-            writer = cls(path, lock, machine, keep)
+            writer = cls(path, lock, machine, keep, _sum(config))
         except BaseException:
             files.unlock(lock)
             raise
@@ -124,7 +136,7 @@ class RunWriter:
         checkpoints, by default what machine.json says.
         """
         path = Path(path)
-        read_config(path)
+        config = read_config(path)
         try:
             lock = files.lock(path / "lock", path)
         except OSError as error:
@@ -132,7 +144,7 @@ class RunWriter:
         try:
             saved = _newest(path, warn)
             facts = machine or read_machine(path) or {}
-            writer = cls(path, lock, facts, keep)
+            writer = cls(path, lock, facts, keep, _sum(config))
         except BaseException:
             files.unlock(lock)
             raise
@@ -141,6 +153,7 @@ class RunWriter:
             lengths = saved.log_bytes if saved else (0, 0)
             for log, length in zip(logs, lengths, strict=True):
                 log.check_cut(length)
+            _tell_changed(logs, saved, warn)
             for log, length in zip(logs, lengths, strict=True):
                 log.cut(length)
             writer.blocks = saved.blocks if saved else ()
@@ -173,6 +186,8 @@ class RunWriter:
         own = {
             "frames": int(frames),
             "log_bytes": [self._metrics.length, self._timing.length],
+            "log_sums": [self._metrics.sha256, self._timing.sha256],
+            "config_sum": self._config_sum,
             "machine": self._machine,
         }
         saved = checkpoint.save(
@@ -340,21 +355,57 @@ def _read(path: Path, name: str, limit: int) -> dict[str, Any] | None:
 def _newest(
     path: Path, warn: Callable[[str], None] | None, part: str | None = None
 ) -> Saved | None:
-    found = checkpoint.latest(path / "checkpoints", warn, part)
+    wanted = _sum(read_config(path))
+
+    def check(where: Path, state: dict[str, Any]) -> None:
+        if _own(where, state).get("config_sum", wanted) != wanted:
+            raise CheckpointError(f"{where} is of another config than {path / 'config.json'}")
+
+    found = checkpoint.latest(path / "checkpoints", warn, part, check)
     if found is None:
         return None
     where, state = found
+    own = _own(where, state)
+    del state[_RESERVED]
+    rows = tuple(state.pop(checkpoint.BLOCKS, ()))
+    metrics, timing = own["log_bytes"]
+    sums = tuple(own.get("log_sums", ()))
+    return Saved(where, own["frames"], state, own["machine"], (metrics, timing), sums, rows)
+
+
+def _own(where: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """What ``RunWriter.checkpoint`` added to a state, checked."""
     try:
-        rows = tuple(state.pop(checkpoint.BLOCKS, ()))
-        own = state.pop(_RESERVED)
-        frames, machine, (metrics, timing) = own["frames"], own["machine"], own["log_bytes"]
-        if not all(type(n) is int and n >= 0 for n in (frames, metrics, timing)):
+        own = state[_RESERVED]
+        counts = (own["frames"], *own["log_bytes"])
+        if len(counts) != 3 or not all(type(n) is int and n >= 0 for n in counts):
             raise ValueError("not a count")
-        if not isinstance(machine, dict) or where.name.split(".")[0] != _name(frames):
+        if not isinstance(own["machine"], dict) or where.name.split(".")[0] != _name(counts[0]):
             raise ValueError("of another run")
-    except (KeyError, TypeError, ValueError) as error:
+        sums = own.get("log_sums", ["", ""])
+        if len(sums) != 2 or not all(type(s) is str for s in sums):
+            raise ValueError("not a sum")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{where} is not a checkpoint of a run") from error
-    return Saved(where, frames, state, machine, (metrics, timing), rows)
+    found: dict[str, Any] = own
+    return found
+
+
+def _sum(config: dict[str, Any]) -> str:
+    """Of a config, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(plain(config), sort_keys=True).encode()).hexdigest()
+
+
+def _tell_changed(
+    logs: tuple[RowLog, RowLog], saved: Saved | None, warn: Callable[[str], None] | None
+) -> None:
+    """A warning for each log whose rows are not those that the checkpoint saw."""
+    if saved is None or not saved.log_sums:
+        return
+    for log, length, seen in zip(logs, saved.log_bytes, saved.log_sums, strict=True):
+        if not log.is_as_seen(length, seen):
+            text = f"{log.path} was changed since it was written: some of its rows may be wrong"
+            (warn or warnings.warn)(text)
 
 
 def _name(frames: int) -> str:

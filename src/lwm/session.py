@@ -5,10 +5,11 @@ Logs, checkpoints, validation, the progress bar and signals live here; the loop 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 from lwm import devices, runs
 from lwm.config import Config, from_dict, replace, to_dict
 from lwm.coverage import coverage_in
-from lwm.errors import BadInput, LwmError
+from lwm.errors import BadInput, LwmError, one_line
 from lwm.evaluate import Scores, Trained, evaluate, new_learner
 from lwm.learner import LearnerState
 from lwm.machine import machine_facts, mismatches
@@ -47,7 +48,7 @@ class Consumer(Protocol):
 
 def warn(message: str) -> None:
     """One line on stderr."""
-    print(f"lwm: warning: {message}", file=sys.stderr)
+    print(f"lwm: warning: {one_line(message)}", file=sys.stderr)
 
 
 def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
@@ -176,7 +177,12 @@ def run(
             if due and trainer.frames > saved:
                 checkpoint()
             frames = event.frames
-        result = score(trainer)
+        try:
+            with asked.at_once(writer.path):  # all is saved: nothing is worth waiting for
+                result = score(trainer)
+        except Interrupted:
+            writer.set_status("stopped", trainer.frames, "asked to stop")
+            raise
         writer.write_evaluation(result)
         writer.set_status("finished", trainer.frames)
     return result
@@ -204,8 +210,9 @@ def _summary(scores: Scores, config: Config) -> dict[str, Any]:
 def _stopped_at_score(path: Path, config: Config, frames: int) -> bool:
     """The run had reached its score when it was saved: only its evaluation is left."""
     return config.loop.stop_at_score < 0 and any(
-        row["kind"] == "validation"
-        and row["frames"] == frames
+        row.get("kind") == "validation"
+        and row.get("frames") == frames
+        and isinstance(row.get("score"), int | float)
         and row["score"] >= config.loop.stop_at_score
         for row in runs.read_metrics(path)
     )
@@ -225,28 +232,68 @@ def _closed_on_error(writer: runs.RunWriter) -> Iterator[None]:
         raise
 
 
+class _Asked:
+    """Which signal came (0: none)."""
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self._path: Path | None = None
+
+    def __call__(self) -> int:
+        return self.signum
+
+    def note(self, signum: int) -> None:
+        """One came."""
+        self.signum = signum
+        if self._path is not None:
+            raise Interrupted(signum, self._path)
+
+    @contextmanager
+    def at_once(self, path: Path) -> Iterator[None]:
+        """In the block a signal is ``Interrupted`` where it comes."""
+        self._path = path
+        try:
+            if self.signum:
+                raise Interrupted(self.signum, path)
+            yield
+        finally:
+            self._path = None
+
+
 @contextmanager
-def _signals() -> Iterator[Callable[[], int]]:
-    """Ask instead of die: yields a function that says which signal came (0: none).
+def _signals() -> Iterator[_Asked]:
+    """Ask instead of die.
 
     Handlers can be set in the main thread only; elsewhere signals stay with whoever owns them.
     """
-    received = 0
+    asked = _Asked()
     old: dict[int, Any] = {}
 
-    def on_signal(signum: int, _: FrameType | None) -> None:
-        nonlocal received
-        received = signum
-        for number, handler in old.items():
-            signal.signal(number, handler)
+    def on_signal(signum: int, frame: FrameType | None) -> None:
+        # The handlers stay until the end: to change one while its signal may come is a race, of
+        # which Python prints a traceback.
+        if asked():
+            _stop_at_once(signum, frame, old[signum])
+        asked.note(signum)
 
     try:
-        for asked in (signal.SIGINT, signal.SIGTERM):
-            old[asked] = signal.signal(asked, on_signal)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            old[signum] = signal.signal(signum, on_signal)
     except ValueError:
         old.clear()
     try:
-        yield lambda: received
+        yield asked
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def _stop_at_once(signum: int, frame: FrameType | None, handler: Any) -> None:
+    """What a second signal does: as if nobody had asked to be asked."""
+    if callable(handler):
+        handler(signum, frame)
+    elif signum == signal.SIGINT:  # ignored before us (nohup, a shell's background)
+        raise KeyboardInterrupt
+    else:
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)

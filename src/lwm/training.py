@@ -307,7 +307,7 @@ class Trainer:
                 self.coverage.seen[:] = state["coverage"]
             if self.viewing is not None:
                 self.viewing.totals = {k: state["viewing"][k] for k in self.viewing.totals}
-        except (KeyError, ValueError, TypeError, AttributeError) as e:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as e:
             raise CheckpointError(f"the checkpoint does not fit this config: {e}") from None
 
 

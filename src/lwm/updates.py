@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lwm.config import Config
 from lwm.devices import Metrics
 from lwm.encoder import EncoderLearner
+from lwm.errors import RunFailed
 from lwm.learner import (
     LearnerState,
     learn,
@@ -56,7 +58,7 @@ class Updates:
         if c.replay.prioritised:
             unroll, weight = self.replay.sample_prioritised(self.rng, c.replay.batch)
             self.learner, priority, metrics = learn(self.learner, unroll, progress, weight)
-            self.replay.set_priorities(unroll.origin, priority)
+            self.replay.set_priorities(unroll.origin, _finite(priority))
             metrics["replay/priority"] = float(priority.mean())
             metrics["replay/priority_max"] = float(priority.max())
         else:
@@ -101,9 +103,16 @@ class Updates:
             newest = origin[:, 0] == self.replay.count - self.config.window
             fresh, origin = origin[newest], origin[~newest]
             if len(fresh):
-                self.replay.set_priorities(fresh, known[fresh[:, 1]])
+                self.replay.set_priorities(fresh, _finite(known[fresh[:, 1]]))
         some = origin[: self.config.replay.batch]
         if len(some):
             unroll = self.replay.windows(some[:, 0], some[:, 1], self.config.window)
-            self.replay.set_priorities(some, priorities(self.learner, unroll))
+            self.replay.set_priorities(some, _finite(priorities(self.learner, unroll)))
         return len(origin) - len(some)
+
+
+def _finite(priority: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The priorities, unless rewards or networks have left the range of numbers."""
+    if not np.isfinite(priority).all():
+        raise RunFailed("a TD error is not finite: rewards or networks are out of range")
+    return priority

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -14,12 +14,16 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from lwm.envs.labyrinth import LabyrinthVectorEnv
-from lwm.errors import BadInput, CheckpointError, RunFailed, one_line
+from lwm.envs.watchdog import deaf_children, limited
+from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, one_line
 from lwm.sections import GymConfig
 from lwm.senses import Sense, sense_of
 from lwm.types import Step
 
 Result = TypeVar("Result")
+
+PATIENCE = 300.0
+"""Seconds that one call of an environment may take: some build large worlds in a reset."""
 
 
 class GymEnv:
@@ -45,6 +49,7 @@ class GymEnv:
         self._seeds = [int(s) % 2**31 for s in seeds]
         self._random = np.random.default_rng([int(s) for s in seeds])
         self._actions = np.zeros(self.num_envs, np.int64)
+        self._failed = False
         self._blank()
 
     def _blank(self) -> None:
@@ -117,7 +122,7 @@ class GymEnv:
             begun, _ = self._call("reset", lambda: self.env.reset(options=again))
             rows = np.where(_like(first & ended, rows), self._rows(begun), rows)
         keep = ~first
-        r_t = np.asarray(reward, np.float32) * keep
+        r_t = np.where(keep, self._call("step", lambda: _rewards(reward)), np.float32(0))
         self._return = self._return * keep + r_t
         self._length = (self._length + 1) * keep
         # A first row is no last one: what ended within it has begun once more.
@@ -150,8 +155,12 @@ class GymEnv:
             rows[i] = self.sense.rows(one)
 
     def _call(self, what: str, function: Callable[[], Result]) -> Result:
-        with named(self.id, what):
-            return function()
+        try:
+            with named(self.id, what), limited(PATIENCE):
+                return function()
+        except BaseException:
+            self._failed = True
+            raise
 
     def set_time_limit(self, steps: int) -> None:
         """The limit of such environments is set when they are made."""
@@ -175,8 +184,19 @@ class GymEnv:
         return _shrunk(frame)
 
     def close(self) -> None:
-        """Close the environments."""
-        self.env.close()
+        """Close the environments; after a failure without asking them."""
+        if not self._failed:
+            self._call("close", self.env.close)
+            return
+        # A process that hangs or is gone does not answer, and whoever waits for it hangs too.
+        processes = getattr(self.env, "processes", ())
+        for process in processes:
+            process.kill()
+            process.join()
+        if not processes:
+            with suppress(Exception, SystemExit), limited(PATIENCE):
+                self.env.close()
+        self.env.closed = True
 
     def get_state(self) -> dict[str, Any]:
         """Which environment it is: how far it has come cannot be saved."""
@@ -225,7 +245,8 @@ def _make(config: GymConfig, count: int, pictures: bool = False) -> VectorEnv[An
             _need("minigrid", config.env)
         if pictures and _draws(config.env):
             options["render_mode"] = "rgb_array"
-        return gym.make_vec(config.env, count, **options)
+        with deaf_children():
+            return gym.make_vec(config.env, count, **options)
 
 
 def _draws(name: str) -> bool:
@@ -257,11 +278,20 @@ def named(name: str, what: str, kind: type[Exception] = RunFailed) -> Iterator[N
     """Errors that a user's environment raises, as one line with its name."""
     try:
         yield
-    except (BadInput, RunFailed):
+    except LwmError:  # a signal may come here, and says itself what it is
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:  # one that leaves would end the run without a word
         why = f"{type(e).__name__}: {one_line(str(e))}"
         raise kind(f"environment {name}, {what}: {why}") from e
+
+
+def _rewards(given: Any) -> NDArray[np.float32]:
+    """Rewards [B]; ValueError if one is no number of float32."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and told so
+        rewards = np.asarray(given, np.float32)
+    if not np.isfinite(rewards).all():
+        raise ValueError("expected finite rewards, got NaN or infinity")
+    return rewards
 
 
 def _like(mask: NDArray[np.bool_], rows: NDArray[Any]) -> NDArray[np.bool_]:

@@ -59,7 +59,7 @@ class Replayed(NamedTuple):
 
 def read(path: Path) -> Trajectory:
     """The trajectory in a file; ``BadInput`` if it is not one."""
-    document = read_json(path, _MAX_BYTES)
+    document = read_json(path, _MAX_BYTES, links=True)  # an installer may link its own file
     if document is None:
         raise BadInput(f"there is no trajectory file {path}")
     try:

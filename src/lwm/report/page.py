@@ -130,7 +130,8 @@ def from_markdown(text: str, caption: str) -> str:
     Columns of the paper and of limits move behind the number of seeds, where there is one.
     """
     lines = [
-        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        # A bar without spaces around it is part of a name: CPC|Action.
+        [cell.strip() for cell in re.split(r"(?<=\s)\|(?=\s)", line.strip()[1:-1])]
         for line in text.splitlines()
         if line.startswith("|")
     ]

@@ -48,6 +48,14 @@ _HEADERS = {
 log = logging.getLogger("lwm.viewer")
 
 
+class Told(JSONResponse):
+    """JSON of what files hold, even if they hold what JSON cannot."""
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        return disk.told(content)
+
+
 class Views:
     """What each address answers with, from the runs below ``root``."""
 
@@ -146,7 +154,7 @@ def make_app(root: Path, token: str | None = None, host: str = "127.0.0.1") -> S
 
     async def api(request: Request) -> Response:
         what, query = request.path_params["what"], _query(request)
-        return JSONResponse(await run_in_threadpool(views.answer, what, query))
+        return Told(await run_in_threadpool(views.answer, what, query))
 
     async def frames(request: Request) -> Response:
         data = await run_in_threadpool(views.pictures, _query(request))
@@ -161,7 +169,7 @@ def make_app(root: Path, token: str | None = None, host: str = "127.0.0.1") -> S
 
     async def play(request: Request) -> Response:
         what, given = request.path_params["what"], await _document(request)
-        return JSONResponse(await run_in_threadpool(views.played, what, given))
+        return Told(await run_in_threadpool(views.played, what, given))
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
@@ -286,7 +294,7 @@ def _number(query: dict[str, list[str]], key: str, default: int) -> int:
 
 
 def _error(code: int, text: str) -> JSONResponse:
-    return JSONResponse({"error": text}, code)
+    return Told({"error": text}, code)
 
 
 async def _bad(_: Request, error: Exception) -> Response:

@@ -7,14 +7,13 @@ asked the server for: scripts look there first.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from importlib import resources
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 from lwm.errors import BadInput
-from lwm.viewer import film
+from lwm.viewer import disk, film
 
 SCRIPTS = ("core", "chart", "runs", "run", "compare", "labyrinth", "images", "episode", "play",
            "start")  # fmt: skip
@@ -76,7 +75,7 @@ def _pictures(views: Answers, query: dict[str, list[str]], told: Any) -> dict[st
 
 def assembled(answers: dict[str, Any], where: str) -> str:
     """The page with everything inside."""
-    packed = json.dumps({"answers": answers, "hash": where}, separators=(",", ":"))
+    packed = disk.told({"answers": answers, "hash": where}).decode()
     packed = packed.replace("<", "\\u003c")  # inside a script element only its end needs hiding
     scripts = "".join(f"<script>{_static(name + '.js')}</script>\n" for name in SCRIPTS)
     scripts = f'<script type="application/json" id="exported">{packed}</script>\n{scripts}'

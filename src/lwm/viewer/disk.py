@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lwm.errors import BadInput, reason
-from lwm.files import MAX_ROW_BYTES
+from lwm.files import MAX_ROW_BYTES, plain
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ANCHOR = 64
@@ -79,6 +79,25 @@ def parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def told(value: Any) -> bytes:
+    """``value`` as JSON that a browser reads, whatever files it came from.
+
+    Python reads NaN, infinity and halves of characters in JSON; no one else does.
+    """
+    try:
+        return _json(value).encode()
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return _json(plain(value)).encode("utf-8", "replace")
+    except RecursionError:
+        raise BadInput("it is nested too deeply") from None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def last_rows(

@@ -18,6 +18,10 @@ from lwm.viewer import disk
 CHUNK = 128
 """Pictures in one answer."""
 MAX_ROWS = 100_000
+MAX_NUMBERS = 1 << 22
+"""Of one field: as JSON they take thirty times the memory."""
+MAX_LATENT = 1024
+"""Dimensions of z, at most, whose directions of greatest variance are looked for."""
 _KEPT_BYTES = 600 << 20
 
 
@@ -57,6 +61,10 @@ class Films:
 def told(episode: Episode) -> dict[str, Any]:
     """Everything but the pictures."""
     f, rows = episode.fields, episode.rows
+    if "q" in f and f["q"].size > MAX_NUMBERS:
+        raise BadInput(f"it has more than {MAX_NUMBERS} action values")
+    if {"z", "prediction"} <= f.keys() and f["z"].shape != f["prediction"].shape:
+        raise BadInput("its predictions are not of what was seen")
     last = np.flatnonzero(f["is_last"])
     found: dict[str, Any] = {
         "rows": rows,
@@ -77,10 +85,11 @@ def told(episode: Episode) -> dict[str, Any]:
                   "chunk": CHUNK}  # fmt: skip
     if "q" in f:
         found["q"] = _short(f["q"], 4)
-    if "z" in f:
+    if "z" in f and f["z"].shape[1] <= MAX_LATENT:
         found["latent"] = _short(projected(f["z"]), 4)
         if "prediction" in f:
-            error = np.square(f["z"].astype(np.float64) - f["prediction"]).mean(1)
+            with np.errstate(all="ignore"):  # what is not finite is told as null
+                error = np.square(f["z"].astype(np.float64) - f["prediction"]).mean(1)
             error[[0, *(last[last < rows - 1] + 1)]] = np.nan  # nothing predicts a first row
             found["error"] = _short(error, 4)
     return found
@@ -134,7 +143,7 @@ def pictures(episode: Episode, chunk: int) -> bytes:
 
 def projected(z: NDArray[Any]) -> NDArray[np.float64]:
     """[T, D] -> [T, 2]: the two directions of greatest variance, each scaled to [-1, 1]."""
-    centred = np.nan_to_num(z.astype(np.float64))
+    centred = np.nan_to_num(z.astype(np.float64), posinf=0, neginf=0)
     centred = centred - centred.mean(0)
     _, axes = np.linalg.eigh(centred.T @ centred)
     flat = centred @ axes[:, ::-1][:, :2]

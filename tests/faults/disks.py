@@ -1,0 +1,160 @@
+"""Disks that are full or read-only, at each point where a run writes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from faults.common import Ended, Options, Tally, call, differs, flags, trained
+from faults.kills import SEAMS, seams_of
+from lwm import checkpoint, files, runs
+
+CODES = (errno.ENOSPC, errno.EROFS)
+TMPFS_KB = 4096
+RARE = {"loop.checkpoint_every_frames": 400}
+"""Two checkpoints and their end: every point where such a run writes can be tried."""
+
+
+def failing_from(number: int, code: int, workload_half: bool) -> Callable[[], None]:
+    """From the ``number``-th touch on the disk takes nothing any more; half a write may go in."""
+
+    def install() -> None:
+        left = number
+
+        def watched(name: str) -> Callable[..., Any]:
+            real = getattr(files, name)
+
+            def seam(*arguments: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left == 0 and workload_half and name == "write" and len(arguments[1]) > 1:
+                    return real(arguments[0], memoryview(arguments[1])[: len(arguments[1]) // 2])
+                if left <= 0:
+                    raise OSError(code, os.strerror(code))
+                return real(*arguments)
+
+            return seam
+
+        for name in SEAMS:
+            setattr(files, name, watched(name))
+
+    return install
+
+
+def judge(ended: Ended, path: Path, elsewhere: Path, whole: Path) -> str:
+    """One clear line, all checkpoints that are there good, and the run can go on elsewhere."""
+    said = ended.text.strip()
+    if ended.code == 0:
+        return "" if not differs(path, whole) else "finished, but differs"
+    if ended.hung or ended.code not in (1, 2) or "\n" in said or not said.startswith("lwm: "):
+        return f"exit code {ended.code}, hung {ended.hung}: {said[-400:]}"
+    if not runs.is_run(path):
+        return ""  # it could not begin
+    folder = path / "checkpoints"
+    for found in folder.glob("step-*"):
+        if ".tmp-" not in found.name:
+            checkpoint.load(found)
+    shutil.copytree(path, elsewhere)
+    log = elsewhere.with_name(elsewhere.name + ".log")
+    ended = call(["train", "--resume", str(elsewhere), "--quiet"], log).wait()
+    if ended.code == 2 and "finished" in ended.text:
+        return differs(elsewhere, whole)
+    return differs(elsewhere, whole) if ended.code == 0 else f"elsewhere: {ended.text[-300:]}"
+
+
+def write_points(o: Options, tally: Tally, whole: Path, touches: int) -> int:
+    """Fail at each touch of the disk (or at a sample of them), as full and as read-only."""
+    rng = o.random("write points")
+    points = [(n, CODES[n % 2]) for n in range(1, touches + 1)]
+    points = rng.sample(points, min(len(points), o.count(3, 10, len(points))))
+    for number, code in points:
+        path = o.where / f"point-{number}-{code}"
+        before = failing_from(number, code, rng.random() < 0.3)
+        ended = call(flags("labyrinth", path, **RARE), o.where / "point.log", before).wait()
+        fault = judge(ended, path, path.with_name(path.name + "-elsewhere"), whole)
+        tally.count(not fault, f"{errno.errorcode[code]} at touch {number}: {fault}")
+        for left in (path, path.with_name(path.name + "-elsewhere")):
+            shutil.rmtree(left, ignore_errors=True)
+    return len(points)
+
+
+@contextmanager
+def tmpfs(path: Path) -> Iterator[Path | None]:
+    """A small file system of its own; None where we may not mount one."""
+    path.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_KB}k", "tmpfs", str(path)],
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        yield None
+        return
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)
+
+
+def real_full(o: Options, tally: Tally, whole: Path, disk: Path) -> int:
+    """A file system with less and less room: the run fails where it is full, and goes on."""
+    room = [0, 1, 3, 8, 20, 60, 150, 300, 500, 700, 900, 1200]
+    tried = room if o.form == "long" else room[:: 3 if o.form == "short" else 11]
+    for number, free in enumerate(tried):
+        path = disk / "run"
+        usage = shutil.disk_usage(disk).free - free * 1024
+        with open(disk / "filler", "wb") as file:
+            file.write(bytes(max(0, usage)))
+        ended = call(flags("labyrinth", path, **RARE), o.where / "full.log").wait()
+        fault = judge(ended, path, o.where / f"full-{number}", whole)
+        tally.count(not fault, f"{free} KB free: {fault}")
+        shutil.rmtree(path, ignore_errors=True)
+        (disk / "filler").unlink()
+    return len(tried)
+
+
+def real_read_only(o: Options, tally: Tally, whole: Path, disk: Path) -> int:
+    """A file system that became read-only: resume, evaluate and train each say so in one line."""
+    path = disk / "run"
+    call(flags("labyrinth", path, **RARE), o.where / "ro.log").wait()
+    (path / "status.json").unlink()
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, capture_output=True)
+    cases = [
+        ["train", "--resume", str(path), "--quiet"],
+        ["evaluate", str(path)],
+        flags("labyrinth", disk / "other", **RARE),
+        ["report", str(path), "--out", str(disk / "r.html")],
+    ]
+    for arguments in cases:
+        ended = call(arguments, o.where / "ro.log").wait()
+        last = ended.text.strip().splitlines()[-1:] or [""]
+        held = ended.code in (1, 2) and "Read-only" in last[0] and "Traceback" not in ended.text
+        tally.count(held, f"read-only {arguments[0]}: {ended.code} {ended.text[-300:]}")
+    shutil.copytree(path, o.where / "ro-elsewhere")
+    again = ["train", "--resume", str(o.where / "ro-elsewhere"), "--quiet"]
+    ended = call(again, o.where / "ro.log").wait()
+    fault = ended.text[-300:] if ended.code else differs(o.where / "ro-elsewhere", whole)
+    tally.count(not fault, f"read-only, elsewhere: {fault}")
+    return len(cases) + 1
+
+
+def full_disk(o: Options) -> Tally:
+    """A clear line, the checkpoint before intact, and the run can go on elsewhere."""
+    tally = Tally("disk full, read-only")
+    whole = o.where / "whole"
+    touches, _ = seams_of(lambda: trained("labyrinth", whole, **RARE))
+    points = write_points(o, tally, whole, touches)
+    with tmpfs(o.where / "disk") as disk:
+        if disk is None:
+            real = "no real file systems: we may not mount one here"
+        else:
+            full = real_full(o, tally, whole, disk)
+            real = f"{full} full and {real_read_only(o, tally, whole, disk)} read-only on a tmpfs"
+    tally.detail = f"{points} of {touches} write points (ENOSPC or EROFS); {real}"
+    return tally

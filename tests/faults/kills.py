@@ -1,0 +1,241 @@
+"""Processes that die or are asked to: SIGKILL at random instants, signals, two writers of one run.
+
+Children are forked from a process that has everything loaded, so that the instants fall into the
+run and not into the start of the interpreter; ``signals`` also asks real commands.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from faults.common import Child, Options, Tally, call, differs, flags, trained
+from lwm import checkpoint, files, runs
+
+SEAMS = ("write", "fsync", "rename")
+
+
+def dying_at(number: int, half: bool) -> Callable[[], None]:
+    """Kill the process at the ``number``-th thing it does to the disk; a write may be half done."""
+
+    def install() -> None:
+        left = number
+
+        def watched(name: str) -> Callable[..., Any]:
+            real = getattr(files, name)
+
+            def seam(*arguments: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    if half and name == "write":
+                        descriptor, data = arguments
+                        real(descriptor, memoryview(data)[: len(data) // 2])
+                    elif half:
+                        real(*arguments)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments)
+
+            return seam
+
+        for name in SEAMS:
+            setattr(files, name, watched(name))
+
+    return install
+
+
+def seams_of(function: Callable[[], Any]) -> tuple[int, float]:
+    """How often an undisturbed run touches the disk, and its seconds."""
+    count, real = 0, {name: getattr(files, name) for name in SEAMS}
+
+    def watched(name: str) -> Callable[..., Any]:
+        def seam(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            return real[name](*arguments)
+
+        return seam
+
+    began = time.monotonic()
+    try:
+        for name in SEAMS:
+            setattr(files, name, watched(name))
+        function()
+    finally:
+        for name in SEAMS:
+            setattr(files, name, real[name])
+    return count, time.monotonic() - began
+
+
+class Series:
+    """One run, killed again and again until it ends by itself."""
+
+    def __init__(self, workload: str, path: Path, touches: int, seconds: float) -> None:
+        self.workload, self.path, self.touches, self.seconds = workload, path, touches, seconds
+        self.kills = self.inside = 0
+        """Kills, and those of them within a write of a checkpoint."""
+
+    def drive(self, rng: random.Random, most: int) -> str:
+        """What went wrong; nothing: it came to its end."""
+        while True:
+            arguments = ["train", "--resume", str(self.path), "--quiet"]
+            if not runs.is_run(self.path):
+                arguments = flags(self.workload, self.path)
+            fatal = self.kills < most
+            ended = self._once(arguments, rng, fatal)
+            if ended.hung or ended.code not in (0, -signal.SIGKILL):
+                return f"exit code {ended.code}, hung {ended.hung}: {ended.text[-300:]}"
+            if ended.code == 0:
+                return ""
+            self.kills += 1
+            folder = self.path / "checkpoints"
+            self.inside += any(".tmp-" in e.name for e in folder.glob("*")) or any(
+                ".tmp-" in e.name for e in folder.glob("rows/.*")
+            )
+
+    def _once(self, arguments: list[str], rng: random.Random, fatal: bool) -> Any:
+        log = self.path.with_name(self.path.name + ".log")
+        if fatal and rng.random() < 0.5:
+            touch = rng.randint(1, max(2, self.touches))
+            return call(arguments, log, dying_at(touch, rng.random() < 0.5)).wait()
+        child = call(arguments, log)
+        if fatal:
+            # Up to the whole run, so that some of them are killed while they are scored.
+            time.sleep(rng.uniform(0.0, 1.1 * self.seconds))
+            child.kill()
+        return child.wait()
+
+
+def sigkill(o: Options) -> Tally:
+    """Every resume succeeds, and the end is that of a run that nobody disturbed."""
+    tally, rng = Tally("SIGKILL at random instants"), o.random("sigkill")
+    workloads = ["labyrinth"]
+    if importlib.util.find_spec("ale_py"):
+        workloads.append("atari")
+    told = []
+    for workload in workloads:
+        whole = o.where / f"{workload}-whole"
+        touches, seconds = seams_of(lambda w=workload, p=whole: trained(w, p))  # type: ignore[misc]
+        wanted, done, inside, number = o.count(2, 10, 100), 0, 0, 0
+        while done < wanted:
+            path = o.where / f"{workload}-{number}"
+            series = Series(workload, path, touches, seconds)
+            fault = series.drive(rng, min(6, wanted - done))
+            fault = fault or differs(path, whole)
+            for _ in range(series.kills):
+                tally.count(not fault, f"{workload} run {number}: {fault}")
+            done, inside, number = done + series.kills, inside + series.inside, number + 1
+            shutil.rmtree(path, ignore_errors=bool(fault))
+        told.append(f"{workload}: {done} kills of {number} runs, {inside} inside a write")
+    tally.detail = "; ".join(told) + "; weights, replay and metrics.jsonl bit-identical"
+    return tally
+
+
+def rows_logged(path: Path) -> int:
+    """Rows in metrics.jsonl so far."""
+    try:
+        return (path / "metrics.jsonl").read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def wait_for_rows(child: Child, path: Path, rows: int) -> None:
+    """Until the run has logged so many rows (or ended)."""
+    until = time.monotonic() + 120
+    while rows_logged(path) < rows and time.monotonic() < until:
+        if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+        time.sleep(0.002)
+
+
+def asked(path: Path, whole: Path, rng: random.Random, signum: int, again: bool) -> str:
+    """Send a signal (or two), look at what it left, resume; what is wrong."""
+    log = path.with_name(path.name + ".log")
+    child = call(flags("labyrinth", path), log)
+    wait_for_rows(child, path, rng.randint(1, 7))
+    time.sleep(rng.uniform(0, 0.1))
+    child.kill(signum)
+    if again:
+        time.sleep(rng.choice([0.0, 0.001, 0.01, 0.05]))
+        try:
+            child.kill(signum)
+        except ProcessLookupError:
+            return "ended before the second signal could be sent"
+    ended = child.wait(60)
+    if ended.hung or "Traceback" in ended.text:
+        return f"hung {ended.hung}: {ended.text[-400:]}"
+    state = (runs.read_status(path) or {}).get("state")
+    if ended.code == 0:  # it came in the last moments of the run
+        return differs(path, whole) if state == "finished" else f"exit 0, but {state}"
+    if ended.code != 128 + signum or state != "stopped":
+        return f"exit code {ended.code}, {state}"
+    words = ("lwm: stopped;", "lwm: interrupted") if again else ("lwm: stopped;",)
+    if not ended.text.startswith(words) or ended.text.count("\n") != 1:
+        return f"said {ended.text!r}"
+    if not again and checkpoint.latest(path / "checkpoints") is None:
+        return "no checkpoint"
+    ended = call(["train", "--resume", str(path), "--quiet"], log).wait()
+    return differs(path, whole) if ended.code == 0 else f"resume: {ended.text[-300:]}"
+
+
+def signals(o: Options) -> Tally:
+    """A checkpoint, the exit code of convention, one line; and the run goes on as if unasked."""
+    tally, rng = Tally("SIGTERM, SIGINT, second SIGINT"), o.random("signals")
+    whole = trained("labyrinth", o.where / "whole")
+    each = o.count(1, 3, 20)
+    kinds = {
+        "SIGTERM": (signal.SIGTERM, False),
+        "SIGINT": (signal.SIGINT, False),
+        "second SIGINT": (signal.SIGINT, True),
+    }
+    for name, (signum, again) in kinds.items():
+        for number in range(each):
+            path = o.where / f"{name}-{number}"
+            fault = asked(path, whole, rng, signum, again)
+            tally.count(not fault, f"{name} {number}: {fault}")
+            shutil.rmtree(path, ignore_errors=True)
+    tally.detail = f"{each} of each; exit 143 or 130, one line, resumed bit-identical"
+    return tally
+
+
+def two_writers(o: Options) -> Tally:
+    """Of two processes on one run directory the second is refused, and harms nothing."""
+    tally, rng = Tally("two processes on one run"), o.random("two")
+    whole = trained("labyrinth", o.where / "whole")
+    for number in range(o.count(1, 3, 20)):
+        path = o.where / f"two-{number}"
+        first = call(flags("labyrinth", path), o.where / "first.log")
+        wait_for_rows(first, path, rng.randint(1, 5))
+        arguments = ["train", "--resume", str(path), "--quiet"]
+        if rng.random() < 0.5:
+            arguments = flags("labyrinth", path)
+        second = call(arguments, o.where / "second.log").wait()
+        said = second.text.strip()
+        fault = "" if second.code == 2 and said.startswith("lwm: ") and "\n" not in said else said
+        ended = first.wait()
+        fault = fault or ("" if ended.code == 0 else ended.text[-300:]) or differs(path, whole)
+        tally.count(not fault, f"{number}: exit code {second.code}: {fault}")
+        shutil.rmtree(path, ignore_errors=True)
+    tally.detail = "the second ends with exit code 2 and one line, the first is bit-identical"
+    return tally
+
+
+def real_command(arguments: list[str], **more: Any) -> subprocess.Popen[str]:
+    """``lwm`` as a user starts it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lwm.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        **more,
+    )

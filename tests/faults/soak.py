@@ -1,0 +1,90 @@
+"""Hours of small-scale Atari in one process: memory, file handles and speed must stay flat."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from faults.common import Child, Options, Tally, call
+from lwm import runs
+
+EVERY = 5.0
+"""Seconds between two looks at the process."""
+WARM_UP = 0.25
+"""Share of the time that is not judged: replay fills, libraries load."""
+MOST_GROWTH = 0.03
+"""Of resident memory and of frames/s, from the end of the warm-up to the end."""
+SETTINGS = {
+    "atari.game": "breakout",
+    "loop.total_frames": 10**9,
+    "loop.log_every_frames": 1000,
+    "loop.checkpoint_every_frames": 5000,
+    "replay.capacity_steps": 4000,
+}
+
+
+def look(pid: int) -> tuple[float, float]:
+    """MB of resident memory and open file handles of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    size = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return size, float(len(os.listdir(f"/proc/{pid}/fd")))
+
+
+def growth(seconds: list[float], values: list[float]) -> float:
+    """By what share of its mean a straight line through the values rises over all of the time."""
+    slope = np.polyfit(seconds, values, 1)[0]
+    return float(slope * (seconds[-1] - seconds[0]) / np.mean(values))
+
+
+def watched(child: Child, seconds: float) -> list[tuple[float, float, float]]:
+    """(seconds, MB, file handles) until the time is up."""
+    began, seen = time.monotonic(), []
+    while (now := time.monotonic() - began) < seconds:
+        try:
+            seen.append((now, *look(child.pid)))
+        except (FileNotFoundError, ProcessLookupError, IndexError):
+            break
+        time.sleep(min(EVERY, seconds / 50))
+    return seen
+
+
+def soak(o: Options) -> Tally:
+    """Resident memory, file handles and frames/s, as slopes after the warm-up."""
+    tally = Tally("soak")
+    if not importlib.util.find_spec("ale_py"):
+        return tally.skip("needs the extra lwm[atari]")
+    minutes = {"tiny": 0.4, "short": 3.0}.get(o.form, o.minutes)
+    path = o.where / "soak"
+    settings = [f"{key}={value}" for key, value in SETTINGS.items()]
+    arguments = ["train", "atari", "--preset", "debug", "--quiet", "--out", str(path), *settings]
+    child = call(arguments, o.where / "soak.log")
+    seen = watched(child, minutes * 60)
+    child.kill(15)
+    ended = child.wait()
+    if ended.code != 143 or len(seen) < 8:
+        tally.count(False, f"exit code {ended.code}: {ended.text[-300:]}")
+        return tally
+    start = WARM_UP * seen[-1][0]
+    at, memory, handles = (list(v) for v in zip(*(s for s in seen if s[0] >= start), strict=True))
+    rows = [row for row in runs.read_timing(path) if row["seconds"] >= start]
+    steps = np.diff([row["frames"] for row in rows]) / np.diff([row["seconds"] for row in rows])
+    speed = growth([row["seconds"] for row in rows[1:]], steps.tolist()) if len(rows) > 3 else 0.0
+    more = growth(at, memory)
+    # A few minutes say little: only the whole form is judged, a shorter one tells its slopes.
+    judged = minutes >= 30
+    tally.count(
+        not judged or max(handles) == min(handles), f"file handles {min(handles)} to {max(handles)}"
+    )
+    tally.count(not judged or more < MOST_GROWTH, f"memory grew by {more:.1%}")
+    tally.count(not judged or speed > -MOST_GROWTH, f"frames/s changed by {speed:.1%}")
+    frames = rows[-1]["frames"] if rows else 0
+    tally.detail = (
+        f"{minutes:g} min, {frames:,} frames: resident {memory[0]:.0f} to {memory[-1]:.0f} MB "
+        f"({more:+.1%}), {handles[-1]:.0f} handles, frames/s {speed:+.1%}"
+        + ("" if judged else " (slopes judged from 30 min on)")
+    )
+    return tally
