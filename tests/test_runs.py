@@ -335,6 +335,7 @@ def test_a_checkpoint_of_something_else_is_refused(writer: runs.RunWriter) -> No
         {**good, "log_bytes": [0, -1]},
         {**good, "log_bytes": [0]},
         {**good, "machine": 1},
+        {**good, "machine": {"cpu": np.zeros(3)}},
     ):
         checkpoint.save(folder, "step-000000007", {"_run": own})
         told: list[str] = []

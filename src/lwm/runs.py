@@ -380,7 +380,10 @@ def _own(where: Path, state: dict[str, Any]) -> dict[str, Any]:
         counts = (own["frames"], *own["log_bytes"])
         if len(counts) != 3 or not all(type(n) is int and n >= 0 for n in counts):
             raise ValueError("not a count")
-        if not isinstance(own["machine"], dict) or where.name.split(".")[0] != _name(counts[0]):
+        facts = list(own["machine"].values())
+        if not all(fact is None or isinstance(fact, str | int) for fact in facts):
+            raise ValueError("not facts of a machine")
+        if where.name.split(".")[0] != _name(counts[0]):
             raise ValueError("of another run")
         sums = own.get("log_sums", ["", ""])
         if len(sums) != 2 or not all(type(s) is str for s in sums):
