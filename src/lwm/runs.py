@@ -395,8 +395,10 @@ def _own(where: Path, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sum(config: dict[str, Any]) -> str:
-    """Of a config, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(plain(config), sort_keys=True).encode()).hexdigest()
+    """Of a config, whatever the order of its keys.  On what a run computes may change: it can be
+    scored, or go on, on another device (which is warned of elsewhere)."""
+    kept = {key: value for key, value in config.items() if key not in ("device", "threads")}
+    return hashlib.sha256(json.dumps(plain(kept), sort_keys=True).encode()).hexdigest()
 
 
 def _tell_changed(
