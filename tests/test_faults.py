@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lwm import saved
+
 pytest.importorskip("ale_py", reason="needs the extra lwm[atari]")
 pytest.importorskip("uvicorn", reason="needs the extra lwm[viewer]")
 
@@ -57,7 +59,7 @@ def test_an_unnoticed_damage_would_be_condemned(
 ) -> None:
     victim = damage._victim(Options(tmp_path, "tiny"), "labyrinth")
     damage.replaced(random.Random(0), victim)
-    monkeypatch.setattr(damage.runs, "_sum", lambda config: "the same for all")
+    monkeypatch.setattr(saved, "sum_of", lambda config: "the same for all")
     assert damage.judge(victim) != ""
 
 

@@ -59,6 +59,7 @@ LAYERS = {
     "lwm.blocks": 7,
     "lwm.checkpoint": 7,
     "lwm.episodes": 7,
+    "lwm.saved": 7,
     "lwm.runs": 7,
     "lwm.plan": 8,
     "lwm.recording": 8,

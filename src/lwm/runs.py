@@ -23,51 +23,26 @@ and no infinity: both are written as null.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from lwm import __version__, blocks, checkpoint, files
+from lwm import saved as saved_as
 from lwm.blocks import Block, Rows
 from lwm.errors import BadInput, CheckpointError, LwmError, reason
-from lwm.files import RowLog, plain, read_json, read_rows, write_json_atomic
+from lwm.files import RowLog, read_json, read_rows, write_json_atomic
 from lwm.machine import machine_facts as machine_facts
 from lwm.machine import mismatches as mismatches
+from lwm.saved import Saved as Saved
 
 FORMAT = 1
 STATES = ("running", "finished", "stopped", "failed")
 MAX_CONFIG_BYTES = 1 << 20
 MAX_DOCUMENT_BYTES = 64 << 20
-_RESERVED = "_run"
-
-
-@dataclass(frozen=True)
-class Saved:
-    """What a checkpoint of a run holds."""
-
-    path: Path
-    frames: int
-    state: dict[str, Any]
-    machine: dict[str, Any]
-    """Facts of the machine that wrote it; compare with ``mismatches``."""
-    log_bytes: tuple[int, int]
-    """Lengths of metrics.jsonl and timing.jsonl at that moment."""
-    log_sums: tuple[str, ...] = ()
-    """SHA-256 of either then; none in checkpoints of an earlier lwm."""
-    blocks: tuple[Block, ...] = ()
-    """Blocks of replay rows that belong to it, oldest first."""
-
-    def rows(self) -> Iterator[tuple[int, Rows]]:
-        """Of each block the number of its first row, and its arrays; read one by one."""
-        directory = checkpoint.rows_directory(self.path.parent)
-        return ((block.first, blocks.read(directory, block)) for block in self.blocks)
 
 
 class RunWriter:
@@ -114,7 +89,7 @@ class RunWriter:
             write_json_atomic(path / "machine.json", machine)
             document = {"format": FORMAT, "lwm_version": __version__, "config": config}
             write_json_atomic(path / "config.json", document)
-            writer = cls(path, lock, machine, keep, _sum(config))
+            writer = cls(path, lock, machine, keep, saved_as.sum_of(config))
         except BaseException:
             files.unlock(lock)
             raise
@@ -142,9 +117,9 @@ class RunWriter:
         except OSError as error:
             raise BadInput(f"cannot write to {path}: {reason(error)}") from error
         try:
-            saved = _newest(path, warn)
+            saved = saved_as.newest(path, saved_as.sum_of(config), warn)
             facts = machine or read_machine(path) or {}
-            writer = cls(path, lock, facts, keep, _sum(config))
+            writer = cls(path, lock, facts, keep, saved_as.sum_of(config))
         except BaseException:
             files.unlock(lock)
             raise
@@ -153,7 +128,7 @@ class RunWriter:
             lengths = saved.log_bytes if saved else (0, 0)
             for log, length in zip(logs, lengths, strict=True):
                 log.check_cut(length)
-            _tell_changed(logs, saved, warn)
+            saved_as.tell_changed(logs, saved, warn)
             for log, length in zip(logs, lengths, strict=True):
                 log.cut(length)
             writer.blocks = saved.blocks if saved else ()
@@ -179,8 +154,8 @@ class RunWriter:
     def checkpoint(self, frames: int, state: dict[str, Any], rows: Sequence[Block] = ()) -> Path:
         """Save ``state``, what the logs hold so far, and on what machine; ``rows``: the blocks of
         replay rows that belong to it.  Other blocks may go."""
-        if _RESERVED in state:
-            raise CheckpointError(f"the key {_RESERVED!r} of a state is reserved")
+        if saved_as.RESERVED in state:
+            raise CheckpointError(f"the key {saved_as.RESERVED!r} of a state is reserved")
         self._metrics.sync()
         self._timing.sync()
         own = {
@@ -191,7 +166,11 @@ class RunWriter:
             "machine": self._machine,
         }
         saved = checkpoint.save(
-            self._checkpoints, _name(frames), {**state, _RESERVED: own}, self.keep, rows
+            self._checkpoints,
+            saved_as.name_of(frames),
+            {**state, saved_as.RESERVED: own},
+            self.keep,
+            rows,
         )
         self.blocks = tuple(rows)
         self._frames = int(frames)
@@ -329,7 +308,8 @@ def load_checkpoint(
 
     ``part``: of its arrays only those below this key of the state, for readers of little.
     """
-    saved = _newest(_run(path), warn, part)
+    path = _run(path)
+    saved = saved_as.newest(path, saved_as.sum_of(read_config(path)), warn, part)
     if saved is None:
         raise BadInput(f"{path} has no checkpoint yet")
     return saved
@@ -350,71 +330,6 @@ def _run(path: Path) -> Path:
 
 def _read(path: Path, name: str, limit: int) -> dict[str, Any] | None:
     return read_json(_run(path) / name, limit)
-
-
-def _newest(
-    path: Path, warn: Callable[[str], None] | None, part: str | None = None
-) -> Saved | None:
-    wanted = _sum(read_config(path))
-
-    def check(where: Path, state: dict[str, Any]) -> None:
-        if _own(where, state).get("config_sum", wanted) != wanted:
-            raise CheckpointError(f"{where} is of another config than {path / 'config.json'}")
-
-    found = checkpoint.latest(path / "checkpoints", warn, part, check)
-    if found is None:
-        return None
-    where, state = found
-    own = _own(where, state)
-    del state[_RESERVED]
-    rows = tuple(state.pop(checkpoint.BLOCKS, ()))
-    metrics, timing = own["log_bytes"]
-    sums = tuple(own.get("log_sums", ()))
-    return Saved(where, own["frames"], state, own["machine"], (metrics, timing), sums, rows)
-
-
-def _own(where: Path, state: dict[str, Any]) -> dict[str, Any]:
-    """What ``RunWriter.checkpoint`` added to a state, checked."""
-    try:
-        own = state[_RESERVED]
-        counts = (own["frames"], *own["log_bytes"])
-        if len(counts) != 3 or not all(type(n) is int and n >= 0 for n in counts):
-            raise ValueError("not a count")
-        facts = list(own["machine"].values())
-        if not all(fact is None or isinstance(fact, str | int) for fact in facts):
-            raise ValueError("not facts of a machine")
-        if where.name.split(".")[0] != _name(counts[0]):
-            raise ValueError("of another run")
-        sums = own.get("log_sums", ["", ""])
-        if len(sums) != 2 or not all(type(s) is str for s in sums):
-            raise ValueError("not a sum")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{where} is not a checkpoint of a run") from error
-    found: dict[str, Any] = own
-    return found
-
-
-def _sum(config: dict[str, Any]) -> str:
-    """Of a config, whatever the order of its keys.  On what a run computes may change: it can be
-    scored, or go on, on another device (which is warned of elsewhere)."""
-    kept = {key: value for key, value in config.items() if key not in ("device", "threads")}
-    return hashlib.sha256(json.dumps(plain(kept), sort_keys=True).encode()).hexdigest()
-
-
-def _tell_changed(
-    logs: tuple[RowLog, RowLog], saved: Saved | None, warn: Callable[[str], None] | None
-) -> None:
-    """A warning for each log whose rows are not those that the checkpoint saw."""
-    if saved is None or not saved.log_sums:
-        return
-    for log, length, seen in zip(logs, saved.log_bytes, saved.log_sums, strict=True):
-        if not log.is_as_seen(length, seen):
-            text = f"{log.path} was changed since it was written: some of its rows may be wrong"
-            (warn or warnings.warn)(text)
-
-
-def _name(frames: int) -> str:
-    return f"step-{frames:09d}"
 
 
 def _refuse_existing(path: Path) -> None:
