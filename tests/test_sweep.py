@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -301,8 +301,9 @@ def server(answer: bytes | None) -> Iterator[str]:
                     break
                 kept.append(connection)
                 if answer is not None:
-                    connection.sendall(answer)
-                    connection.shutdown(socket.SHUT_WR)
+                    with suppress(OSError):  # the caller may have hung up already
+                        connection.sendall(answer)
+                        connection.shutdown(socket.SHUT_WR)
             for connection in kept:
                 connection.close()
 
