@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast
 
 from lwm.errors import BadInput
@@ -28,7 +29,8 @@ def setting(
 def replace(config: Tree, overrides: Mapping[str, Any]) -> Tree:
     """A new config with dotted keys replaced; strings are parsed to the field's type."""
     known = dict(fields(config))
-    hints = _hints(type(config))
+    kind: Any = type(config)
+    hints = _hints(kind)
     sections: dict[str, dict[str, Any]] = {}
     top: dict[str, Any] = {}
     for key, value in overrides.items():
@@ -43,14 +45,22 @@ def replace(config: Tree, overrides: Mapping[str, Any]) -> Tree:
     return changed
 
 
-def fields(config: Any) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+def fields(config: Any) -> tuple[tuple[str, dataclasses.Field[Any]], ...]:
     """Each leaf setting as (dotted key, dataclass field), in order of declaration."""
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if dataclasses.is_dataclass(value):
-            yield from ((f"{f.name}.{g.name}", g) for g in dataclasses.fields(value))
+    kind: Any = type(config)
+    return _leaves(kind)
+
+
+# Once a class: computed for every config, it fills CPython's lists of free tuples.
+@functools.cache
+def _leaves(kind: type) -> tuple[tuple[str, dataclasses.Field[Any]], ...]:
+    hints, found = typing.get_type_hints(kind), []
+    for f in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(hints[f.name]):
+            found += [(f"{f.name}.{g.name}", g) for g in dataclasses.fields(hints[f.name])]
         else:
-            yield f.name, f
+            found.append((f.name, f))
+    return tuple(found)
 
 
 def get(config: Any, key: str) -> Any:
@@ -128,6 +138,7 @@ def _parse(key: str, value: Any, kind: Any) -> Any:
         raise BadInput(f"{key}={value!r} is not a valid {name}") from None
 
 
+@functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
     """Each leaf setting's type, by dotted key."""
     found = dict(typing.get_type_hints(kind))
