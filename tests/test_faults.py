@@ -14,7 +14,7 @@ pytest.importorskip("ale_py", reason="needs the extra lwm[atari]")
 pytest.importorskip("uvicorn", reason="needs the extra lwm[viewer]")
 
 from faults import __main__ as campaign
-from faults import damage, degenerate, kills, mutation, words, worlds
+from faults import damage, degenerate, kills, mutation, seams, words, worlds
 from faults.common import Options, Tally, differs, trained
 from lwm.envs import watchdog
 
@@ -81,7 +81,17 @@ def test_touches_of_the_disk_are_counted(tmp_path: Path) -> None:
     from lwm.files import write_bytes_atomic
 
     # A file: write, fsync, rename, and fsync of its directory.
-    assert kills.seams_of(lambda: write_bytes_atomic(tmp_path / "x", b"x"))[0] == 4
+    assert seams.count(lambda: write_bytes_atomic(tmp_path / "x", b"x"))[0] == 4
+
+
+def test_a_kill_after_the_end_of_a_run_is_no_fault_and_a_run_that_will_not_resume_is(
+    tmp_path: Path,
+) -> None:
+    path = trained("labyrinth", tmp_path / "run", **{"loop.total_frames": 400})
+    series = kills.Series("labyrinth", path, 10, 1.0)
+    assert "is finished" in series.drive(random.Random(0), 0)  # nobody killed it
+    series.kills = 1
+    assert series.drive(random.Random(0), 0) == ""
 
 
 # Mutants.

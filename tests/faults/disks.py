@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from faults import seams
 from faults.common import Ended, Options, Tally, call, differs, flags, trained
-from faults.kills import SEAMS, seams_of
-from lwm import checkpoint, files, runs
+from lwm import checkpoint, runs
 
 CODES = (errno.ENOSPC, errno.EROFS)
 TMPFS_KB = 4096
@@ -21,30 +21,20 @@ RARE = {"loop.checkpoint_every_frames": 400}
 """Two checkpoints and their end: every point where such a run writes can be tried."""
 
 
-def failing_from(number: int, code: int, workload_half: bool) -> Callable[[], None]:
+def failing_from(number: int, code: int, half: bool) -> Callable[[], None]:
     """From the ``number``-th touch on the disk takes nothing any more; half a write may go in."""
+    left = number
 
-    def install() -> None:
-        left = number
+    def touch(name: str, real: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0 and half and name == "write" and len(arguments[1]) > 1:
+            return seams.first_half(real, arguments)
+        if left <= 0:
+            raise OSError(code, os.strerror(code))
+        return real(*arguments)
 
-        def watched(name: str) -> Callable[..., Any]:
-            real = getattr(files, name)
-
-            def seam(*arguments: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left == 0 and workload_half and name == "write" and len(arguments[1]) > 1:
-                    return real(arguments[0], memoryview(arguments[1])[: len(arguments[1]) // 2])
-                if left <= 0:
-                    raise OSError(code, os.strerror(code))
-                return real(*arguments)
-
-            return seam
-
-        for name in SEAMS:
-            setattr(files, name, watched(name))
-
-    return install
+    return lambda: seams.watch(touch)
 
 
 def judge(ended: Ended, path: Path, elsewhere: Path, whole: Path) -> str:
@@ -148,7 +138,7 @@ def full_disk(o: Options) -> Tally:
     """A clear line, the checkpoint before intact, and the run can go on elsewhere."""
     tally = Tally("disk full, read-only")
     whole = o.where / "whole"
-    touches, _ = seams_of(lambda: trained("labyrinth", whole, **RARE))
+    touches, _ = seams.count(lambda: trained("labyrinth", whole, **RARE))
     points = write_points(o, tally, whole, touches)
     with tmpfs(o.where / "disk") as disk:
         if disk is None:
