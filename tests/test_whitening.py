@@ -213,3 +213,6 @@ def test_spectrum_by_hand() -> None:
     two = torch.tensor([3.0, 1.0], dtype=torch.float64).diag()
     rank = math.exp(0.75 * math.log(4 / 3) + 0.25 * math.log(4))
     assert [float(v) for v in spectrum(two)] == pytest.approx((3.0, rank))
+    # The scale says nothing: also a spread far below 1 has a shape.
+    assert [float(v) for v in spectrum(1e-6 * two)] == pytest.approx((3.0, rank))
+    assert MAX_CONDITION == 2.0**52  # where 1 + 1 / x is still told from 1

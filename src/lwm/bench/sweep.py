@@ -1,93 +1,131 @@
-"""What Ray costs a run: the same run alone and under Ray, side by side, each with a core to itself.
+"""What Ray costs a sweep: the machine filled with runs, one a core, and Ray held still in turns.
 
-Ray's own processes share the core of its run, so their work is part of the price.  The two change
-cores every turn; whatever else slows the machine slows both, and falls out of their ratio.
+A run of a sweep is a process of its own that goes on while everything else of the sweep (driver,
+servers, workers that attend it) is stopped by a signal.  So the same runs are timed with Ray at
+work and without, every few seconds, and whatever else slows the machine falls on both alike.
 """
 
 from __future__ import annotations
 
-import math
 import os
+import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 from lwm import runs
-from lwm.errors import BadInput, RunFailed
-from lwm.experiments import grid, runner
-from lwm.sweep import attend
-from lwm.sweep.engine import Engine, connected, marked
+from lwm.errors import RunFailed
+from lwm.experiments import runner
 
 AIM = 0.03
 """Share of frames per second that Ray may cost."""
-_PER_SECOND, _WARM_UP = 500, 10_000
+_STRETCH = 6.0
+"""Seconds with Ray at work or held; it takes a node for dead after more than these."""
 _SETTLE = 10.0
 """Seconds in which Ray's processes load what they need: a sweep lasts for hours."""
-_QUICK = "world_model.pretrain_iterations=10 evaluation.episodes=64"
+_PATIENCE = 180.0
+_SETTINGS = ("loop.total_frames=100000000", "loop.log_every_frames=100")
+_QUICK = ("world_model.pretrain_iterations=10", "loop.warmup_frames=3000")
 
 
-def run(seconds: float = 20.0, turns: int = 6) -> str:
-    """Measure, return a line for each turn and the verdict.  ``seconds``: about, of one run."""
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    if len(cores) < 2:
-        raise BadInput("lwm bench sweep needs two cores: it runs two things side by side")
-    frames = _WARM_UP + round(seconds * _PER_SECOND)
-    job = grid.Setting("3x3", "lwm", "paper", f"loop.total_frames={frames} {_QUICK}").job(0)
-    lines, kept = [], []
+def run(seconds: float = 180.0) -> str:
+    """Measure for about ``seconds`` (after some of starting), return what Ray costs."""
+    seeds = runner.cores()
+    flags = ["--env", "3x3", "--agent", "lwm", "--preset", "paper", "--seeds", str(seeds)]
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(turns):
-            alone, on_ray = side_by_side(job, Path(folder) / str(number), cores)
-            cores.reverse()
-            kept.append(on_ray / alone)
-            lines.append(
-                f"alone {alone:6,.0f} frames/s, on Ray {on_ray:6,.0f}: {kept[-1]:.3f} of it"
+        command = [sys.executable, "-m", "lwm.cli", "sweep", *flags, *_SETTINGS, *_QUICK]
+        with open(Path(folder) / "log", "wb") as log:
+            process = subprocess.Popen(
+                [*command, "--storage", folder], stdout=log, stderr=subprocess.STDOUT
             )
-    # Two turns, with the cores changed, make one comparison.
-    pairs = [math.sqrt(a * b) for a, b in zip(kept[::2], kept[1::2], strict=False)]
-    lost = 1 - statistics.median(pairs)
-    verdict = "within" if lost <= AIM else "OVER"
-    return "\n".join(
-        [
-            *lines,
-            f"Ray costs {lost:.1%} of frames/s (median of {len(pairs)} pairs of turns, "
-            f"{1 - max(pairs):.1%} to {1 - min(pairs):.1%}): {verdict} the aim of {AIM:.0%}",
-        ]
-    )
-
-
-def side_by_side(job: runner.Job, folder: Path, cores: list[int]) -> tuple[float, float]:
-    """Frames per second of the run on the first of two cores, and by a task of Ray on the second,
-    where all of Ray's processes are too."""
-    allowed = os.sched_getaffinity(0)
-    alone, on_ray = folder / "alone", folder / "ray"
-    try:
-        os.sched_setaffinity(0, {cores[1]})  # what is started from here on inherits it
-        with connected(Engine()) as ray, marked(on_ray) as marker:
-            order = attend.Order(job, on_ray, marker, 1)
-            task = ray.remote(num_cpus=1, max_retries=0)(attend.attend)
-            ray.get(ray.remote(num_cpus=1)(_nothing).remote())  # a worker is up
+        try:
+            paths = _under_way(process, Path(folder), seeds)
             time.sleep(_SETTLE)
-            os.sched_setaffinity(0, {cores[0]})
-            with runner.stored_in(alone):
-                process = runner.start(job)
-                ended = ray.get(task.remote(order))
-                code = process.wait()
-                if code:
-                    raise RunFailed(runner.last_words(job, code))
-            if ended.how != "finished":
-                raise RunFailed(ended.message or ended.how)
-    finally:
-        os.sched_setaffinity(0, allowed)
-    return _speed(job, alone), _speed(job, on_ray)
+            pairs = [_pair(process.pid, paths, k % 2 == 0) for k in range(_pairs(seconds))]
+        finally:
+            _signal(process.pid, signal.SIGCONT)
+            process.terminate()
+            process.wait()
+    return "\n".join(told(pairs, seeds))
 
 
-def _speed(job: runner.Job, folder: Path) -> float:
-    """Frames per second, as the run's own log tells."""
-    with runner.stored_in(folder):
-        *_, last = runs.read_timing(job.directory)
-    return float(last["frames_per_second"])
+def told(pairs: list[tuple[float, float]], at_once: int) -> list[str]:
+    """(frames/s with Ray at work, with Ray held) of neighbouring stretches -> the verdict."""
+    with_ray, without = (statistics.mean(side) for side in zip(*pairs, strict=True))
+    lost = [1 - on / off for on, off in pairs]
+    cost, error = statistics.mean(lost), 0.0
+    if len(lost) > 1:
+        error = statistics.stdev(lost) / len(lost) ** 0.5
+    verdict = "within" if cost <= AIM else "OVER"
+    return [
+        f"{at_once} runs at once, {len(pairs)} pairs of {_STRETCH:.0f} s: {with_ray:,.0f} frames/s "
+        f"with Ray, {without:,.0f} with Ray held still",
+        f"Ray costs {cost:.1%} of frames/s (standard error {error:.1%}): "
+        f"{verdict} the aim of {AIM:.0%}",
+    ]
 
 
-def _nothing() -> None:
-    """A task to wake a worker with."""
+def _pairs(seconds: float) -> int:
+    return max(round(seconds / (2 * _STRETCH)), 1)
+
+
+def _under_way(process: subprocess.Popen[bytes], storage: Path, seeds: int) -> list[Path]:
+    """The run directories, once all of the runs train."""
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until and process.poll() is None:
+        found = sorted(path.parent for path in storage.glob("grid/*/seed*/timing.jsonl"))
+        if len(found) == seeds and all(_last(path)[0] > 4000 for path in found):
+            return found
+        time.sleep(0.5)
+    raise RunFailed(f"the sweep did not begin: {(storage / 'log').read_text()[-500:]}")
+
+
+def _pair(driver: int, paths: list[Path], ray_first: bool) -> tuple[float, float]:
+    """Frames per second of all runs in a stretch with Ray at work, and in one without."""
+    found = {}
+    for at_work in (ray_first, not ray_first):
+        _signal(driver, signal.SIGCONT if at_work else signal.SIGSTOP)
+        time.sleep(0.5)
+        before = [_last(path) for path in paths]
+        time.sleep(_STRETCH)
+        after = [_last(path) for path in paths]
+        found[at_work] = sum(
+            (b[0] - a[0]) / max(b[1] - a[1], 1e-9) for a, b in zip(before, after, strict=True)
+        )
+    return found[True], found[False]
+
+
+def _last(path: Path) -> tuple[float, float]:
+    """Frames and seconds of the last row that the run has logged."""
+    *_, row = ({"frames": 0, "seconds": 0.0}, *runs.read_timing(path))
+    return row["frames"], row["seconds"]
+
+
+def _signal(driver: int, signum: int) -> None:
+    """Send it to every process of the sweep but the runs and what they have started."""
+    for pid in _tree(driver):
+        try:
+            os.kill(pid, signum)
+        except ProcessLookupError:
+            continue
+
+
+def _tree(root: int) -> list[int]:
+    """A process and its descendants, without those of runs."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"lwm.sweep.child" not in command:
+                children.setdefault(int(stat[1]), []).append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
