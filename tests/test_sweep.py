@@ -171,7 +171,8 @@ def test_the_table_shows_every_state(tmp_path: Path) -> None:
     assert lines[3].split() == ["d", "queued"] and lines[4].split() == ["b", "finished", "1"]
     assert lines[5] == "4 runs: 1 running, 1 failed, 1 queued, 1 finished"
     assert max(map(len, table.lines(30, 20))) <= 30 and len(table.lines(100, 4)) == 4
-    claim.release()
+    claim.release()  # handed over, but nobody attends it: it waits for a place
+    assert table.lines(100, 20)[-1] == "4 runs: 0 running, 1 failed, 2 queued, 1 finished"
     table.show()
     table.tell("finished b")
     drawn = table._out.getvalue()  # type: ignore[attr-defined]

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -50,9 +51,10 @@ class Table:
 
     def lines(self, width: int, height: int) -> list[str]:
         """The table, no wider than ``width``; running and failed runs first, as many as fit."""
-        runs = sorted(self._ledger.runs.values(), key=lambda run: _ORDER[run.state])
-        shown = runs[: max(1, height - 2)]
-        cells = [_HEAD, *(self._cells(run) for run in shown)]
+        claims = {run.id: self._claim(run) for run in self._ledger.runs.values()}
+        states = {name: _state(self._ledger.runs[name], claim) for name, claim in claims.items()}
+        shown = sorted(states, key=lambda name: _ORDER[states[name]])[: max(1, height - 2)]
+        cells = [_HEAD, *(self._cells(name, states[name], claims[name]) for name in shown)]
         wide = [max(len(row[i]) for row in cells) for i in range(len(_HEAD))]
         right = {3, 4, 5}
         lines = [
@@ -62,12 +64,7 @@ class Table:
             ).rstrip()
             for row in cells
         ]
-        return [line[:width] for line in [*lines, self.summary()]]
-
-    def summary(self) -> str:
-        """How many runs are in which state."""
-        counts = self._ledger.counts()
-        return f"{len(self._ledger.runs)} runs: " + ", ".join(f"{counts[s]} {s}" for s in _ORDER)
+        return [line[:width] for line in [*lines, _summary(states.values())]]
 
     def tell(self, line: str) -> None:
         """A line that stays."""
@@ -85,15 +82,12 @@ class Table:
         """Leave what is drawn."""
         self._drawn = 0
 
-    def _cells(self, run: Run) -> tuple[str, ...]:
-        directory = self._directories[run.id]
-        claim, state = self._claim(run), run.state
-        if state == "running" and not claim:
-            state = "queued"  # handed over, and waiting for a place
+    def _cells(self, name: str, state: str, claim: dict[str, Any]) -> tuple[str, ...]:
+        run, directory = self._ledger.runs[name], self._directories[name]
         last = {} if state == "queued" and not run.attempts else last_row(directory)
         value = last.get("episode/return")
         return (
-            run.id,
+            name,
             state,
             str(claim.get("node", "")),
             f"{last['frames']:,}" if "frames" in last else "",
@@ -115,6 +109,17 @@ class Table:
                 self._told[run.id] = run.attempts
                 more = f", attempt {run.attempts}" if run.attempts > 1 else ""
                 self.tell(f"started  {run.id} on {claim.get('node')}{more}")
+
+
+def _state(run: Run, claim: dict[str, Any]) -> str:
+    """A run that is handed over but that nobody attends still waits for a place."""
+    return "queued" if run.state == "running" and not claim else run.state
+
+
+def _summary(states: Collection[str]) -> str:
+    """How many runs are in which state."""
+    counts = Counter(states)
+    return f"{len(states)} runs: " + ", ".join(f"{counts[s]} {s}" for s in _ORDER)
 
 
 def last_row(run: Path) -> dict[str, Any]:
