@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lwm.bench import check, common, growth, instructions, startup
+from lwm.bench import check, common, growth, instructions, startup, sweep
 from lwm.bench.report import Row, markdown
 from lwm.cli import main
 from lwm.config import PRESETS, load_preset
@@ -236,3 +240,33 @@ def test_flags_that_mean_nothing(
 ) -> None:
     assert main(["bench", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_what_ray_costs_is_told_from_neighbouring_stretches() -> None:
+    # By hand: 2 % and 4 % lost; the mean is at the aim, its standard error 1 %.
+    lines = sweep.told([(98.0, 100.0), (192.0, 200.0)], 2)
+    assert (
+        lines[0] == "2 runs at once, 2 pairs of 6 s: 145 frames/s with Ray, 150 with Ray held still"
+    )
+    assert lines[1].startswith("Ray costs 3.0% of frames/s (standard error 1.0%): within")
+    assert "OVER the aim of 3%" in sweep.told([(96.0, 100.0)], 1)[1]
+
+
+def test_a_sweep_is_held_still_but_not_its_runs() -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(sleep) as other, subprocess.Popen([*sleep, "lwm.sweep.child"]) as a_run:
+        try:
+            wait_for_command(a_run.pid)
+            tree = sweep._tree(os.getpid())
+            assert other.pid in tree and a_run.pid not in tree and tree[0] == os.getpid()
+        finally:
+            other.kill()
+            a_run.kill()
+
+
+def wait_for_command(pid: int) -> None:
+    """Until the process is what it was started as: between fork and exec it looks like us."""
+    until = time.monotonic() + 30
+    while b"lwm.sweep.child" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.01)
