@@ -23,7 +23,7 @@ retest: $(STAMP) ## of the tests that failed last time, all once more
 test-long: $(STAMP) ## the tests that train for minutes
 	$(BIN)/python -m pytest -m long
 
-check: format-check lint types test ## everything CI checks
+check: format-check lint types test ## format, lint, types, tests: CI also runs faults and audit
 
 format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format .

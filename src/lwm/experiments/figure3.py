@@ -215,7 +215,8 @@ def markdown(scale: str | None = None) -> str:
         if float(row["scale"]) == float(scale) and row["value"]:
             key = (row["representation"], row["metric"])
             found.setdefault(key, []).append(float(row["value"]))
-    lines = ["| metric | " + " | ".join(REPRESENTATIONS.values()) + " |", "|---|" + "---|" * 4]
+    names = (name.replace("|", "\\|") for name in REPRESENTATIONS.values())
+    lines = ["| metric | " + " | ".join(names) + " |", "|---|" + "---|" * 4]
     for suffix, title in (("", ""), ("-whitened", ", whitened")):
         for metric, meaning in METRICS.items():
             cells = [_cell(found.get((name + suffix, metric))) for name in REPRESENTATIONS]

@@ -130,8 +130,11 @@ def from_markdown(text: str, caption: str) -> str:
     Columns of the paper and of limits move behind the number of seeds, where there is one.
     """
     lines = [
-        # A bar without spaces around it is part of a name: CPC|Action.
-        [cell.strip() for cell in re.split(r"(?<=\s)\|(?=\s)", line.strip()[1:-1])]
+        # A bar without spaces around it is part of a name: CPC\|Action.
+        [
+            cell.strip().replace("\\|", "|")
+            for cell in re.split(r"(?<=\s)\|(?=\s)", line.strip()[1:-1])
+        ]
         for line in text.splitlines()
         if line.startswith("|")
     ]
