@@ -572,7 +572,7 @@ def test_an_infinite_gradient_of_the_world_model_is_not_applied() -> None:
 def test_the_bonus_fades_within_its_part_of_the_run(progress: float, share: float) -> None:
     window = {"intrinsic.fade_from": 0.4, "intrinsic.fade_until": 0.8}
     config = load_preset("debug", {"intrinsic.final_beta": 0.0, **window})
-    assert learner_module._beta_share(config, progress) == pytest.approx(share)
+    assert learner_module.beta_share(config, progress) == pytest.approx(share)
 
 
 def test_the_rate_falls_at_the_end() -> None:

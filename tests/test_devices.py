@@ -175,7 +175,7 @@ def test_acting_and_learning_follow_the_device(
     )  # fmt: skip
     _, priority, metrics = learn(state, unroll, 0.5, np.ones(B, np.float32))
     assert priority.shape == (B,)
-    assert priorities(state, unroll).shape == (B,)
+    assert priorities(state, unroll, 0.0).shape == (B,)
     found = [metrics, pretrain(state, unroll)[1]]
     if state.encoder is not None:
         n = config.encoder.batch

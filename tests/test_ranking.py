@@ -316,9 +316,9 @@ def seen() -> Iterator[Seen]:
     note, set_priorities, learn = ranking.note, replay.set_priorities, updates.learn
     said: list[tuple[NDArray[np.int64], NDArray[np.floating]]] = []
 
-    def on_note(step: Step, acted: Acted) -> None:
+    def on_note(step: Step, acted: Acted, share: float) -> None:
         found.noted[replay.count - 1] = copy.deepcopy((step, acted))
-        note(step, acted)
+        note(step, acted, share)
 
     def on_learn(state: Any, unroll: Unroll, *rest: Any) -> Any:
         result = learn(state, unroll, *rest)

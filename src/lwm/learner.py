@@ -171,10 +171,10 @@ def learn(
 
 
 @torch.no_grad()
-def priorities(state: LearnerState, unroll: Unroll) -> NDArray[np.float32]:
+def priorities(state: LearnerState, unroll: Unroll, progress: float) -> NDArray[np.float32]:
     """Priorities [B] of windows that have none yet, bonus included; nothing is trained (row 20)."""
     config = state.config
-    window, _, _ = rewarded(state, unroll, 0.0, train=False)
+    window, _, _ = rewarded(state, unroll, progress, train=False)
     td = td_errors(state.dqn, state.target, window, config.replay.burn_in, config.dqn)
     priority = sequence_priority(td.delta, td.valid, config.replay.priority_eta)
     return devices.fetch(priority)
@@ -231,7 +231,7 @@ def rewarded(
     if train and state.dqn.normaliser is not None:
         state.dqn.normaliser.observe(obs.flatten(0, 1))
     x = state.dqn.inputs(obs, a_tm1, state.dqn.told_reward(r_t, r_in), is_first)
-    reward = r_t + _beta_share(config, progress) * r_in
+    reward = r_t + beta_share(config, progress) * r_in
     return TDInput(x, a_tm1, reward, is_first, is_last, discount_t, h), z, metrics
 
 
@@ -271,7 +271,7 @@ def _learning_rate(config: Config, progress: float) -> float:
     return c.learning_rate + share * (c.final_learning_rate - c.learning_rate)
 
 
-def _beta_share(config: Config, progress: float) -> float:
+def beta_share(config: Config, progress: float) -> float:
     """Scale of the bonus in the target relative to beta: 1, or moving within part of the run."""
     c = config.intrinsic
     if c.final_beta < 0 or c.beta == 0:

@@ -32,13 +32,13 @@ class Ranking:
         self.noted = 0
         """Rows since the actors began to use the DQN."""
 
-    def note(self, step: Step, acted: Acted) -> None:
-        """Remember one row [B] and the values [B, A] in it."""
+    def note(self, step: Step, acted: Acted, share: float = 1.0) -> None:
+        """Remember one row [B] and the values [B, A] in it; targets have ``share`` of the bonus."""
         q = acted.q.numpy()
         values = (
             np.take_along_axis(q, acted.action[:, None], 1)[:, 0],
             q.max(1),
-            step.r_t + acted.r_in,
+            step.r_t + share * acted.r_in,
             step.discount_t,
             step.is_last,
         )

@@ -16,7 +16,7 @@ from lwm.devices import Metrics
 from lwm.envs.television import Television
 from lwm.envs.vector import make_env, sense_in
 from lwm.errors import CheckpointError
-from lwm.learner import LearnerState
+from lwm.learner import LearnerState, beta_share
 from lwm.novelty import fitted
 from lwm.ranking import Ranking
 from lwm.replay import Replay
@@ -169,8 +169,8 @@ class Trainer:
         belief = acted.belief if self._keeps_belief else None
         self.replay.append(self.step, acted.h, acted.r_in, belief)
         if self.ranking is not None:
-            self.ranking.note(self.step, acted)
-            self.updates.rank(self.ranking)
+            self.ranking.note(self.step, acted, beta_share(self.config, self.progress))
+            self.updates.rank(self.ranking, self.progress)
         return acted.action
 
     def _act_at_random(self) -> np.ndarray:
@@ -205,7 +205,7 @@ class Trainer:
             data = {"iteration": self.pretrained, **devices.floats(metrics)} if told else {}
             yield Event("pretrain" if told else "cycle", self.frames, data)
         if self.ranking is not None and self.acted == 0:
-            while self.updates.rank(None):
+            while self.updates.rank(None, self.progress):
                 yield Event("cycle", self.frames)
 
     def _add(self, metrics: Metrics) -> None:

@@ -88,7 +88,7 @@ class Updates:
             return unroll
         return turned(unroll, self.rng.integers(len(GROUP), size=len(unroll.h)))
 
-    def rank(self, ranking: Ranking | None) -> int:
+    def rank(self, ranking: Ranking | None, progress: float) -> int:
         """Give complete windows their first priorities; how many still wait for theirs.
 
         ``ranking`` knows those of the windows that end with the newest row, if the actors have come
@@ -107,7 +107,7 @@ class Updates:
         some = origin[: self.config.replay.batch]
         if len(some):
             unroll = self.replay.windows(some[:, 0], some[:, 1], self.config.window)
-            self.replay.set_priorities(some, _finite(priorities(self.learner, unroll)))
+            self.replay.set_priorities(some, _finite(priorities(self.learner, unroll, progress)))
         return len(origin) - len(some)
 
 

@@ -46,7 +46,7 @@ class GymEnv:
         self.obs_shape, self.obs_dtype = self.sense.shape, self.sense.dtype
         self.mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._start = int(action_space.start)
-        self._seeds = [int(s) % 2**31 for s in seeds]
+        self._seeds = [_short(int(s)) for s in seeds]
         self._random = np.random.default_rng([int(s) for s in seeds])
         self._actions = np.zeros(self.num_envs, np.int64)
         self._failed = False
@@ -218,7 +218,15 @@ class GymEnv:
         """The saved row ``step``, with every episode cut there: the next row begins new ones."""
         self._cut = True
         off = np.zeros(self.num_envs, np.bool_)
+        # An episode that has only begun is cut too: its one row is first and last, against the time
+        # law, and is never learned from.
         return step._replace(is_last=~off, episode_end=off)
+
+
+def _short(seed: int) -> int:
+    """31 bits, which environments commonly take, of one of our seeds: its upper bits say what it is
+    for, so they may not just be cut off."""
+    return int(np.random.default_rng([seed, 0]).integers(2**31))
 
 
 def _sense(env: VectorEnv[Any, Any, Any], name: str) -> Sense:
