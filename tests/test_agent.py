@@ -20,6 +20,7 @@ from lwm.errors import CheckpointError, RunFailed
 from lwm.learner import LearnerState, learn, pretrain
 from lwm.networks import DuelingHead
 from lwm.sections import DQNConfig
+from lwm.training import Trainer
 from lwm.types import Unroll
 
 HALF = DQNConfig(gamma=0.5)
@@ -392,6 +393,18 @@ def test_the_average_begins_with_the_first_update() -> None:
     torch.testing.assert_close(weights(state.policy), sum(history) / 3)
     assert state.policy is not state.dqn
     assert make_state().policy.features.weight.shape == (8, 9)  # 4 + 4 + 1 -> 8
+
+
+def test_the_average_sees_vectors_as_the_network_does() -> None:
+    config = load_preset("debug", {"gym.env": "CartPole-v1", "dqn.average": 0.9}, "gym")
+    trainer = Trainer(config)
+    for _ in trainer.run():
+        pass
+    online, scored = trainer.learner.dqn.normaliser, trainer.learner.policy.normaliser
+    assert online is not None and scored is not None and scored is not online
+    assert online.count > 0 and scored.count == online.count
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(scored(x), online(x))
 
 
 @pytest.mark.parametrize(

@@ -349,6 +349,10 @@ def test_a_damaged_file(tmp_path: Path) -> None:
         ({"envs": 0}, "expected num_envs of at least 1, got 0"),
         ({"envs": 2.0}, r"expected num_envs of at least 1, got 2\.0"),
         (
+            {"overrides": {"encoder.representation": "idf"}},
+            r"expected encoder\.representation wmse, rf or pixels, got idf",
+        ),
+        (
             {"overrides": {"intrinsic.boundary": "mask"}},
             r"expected intrinsic\.boundary=terminal, got mask",
         ),

@@ -399,3 +399,21 @@ def test_fields_are_listed_once_a_class() -> None:
     assert fields(one) is fields(other)
     keys = [key for key, _ in fields(one)]
     assert len(keys) == len(set(keys)) and {"seed", "loop.total_frames"} <= set(keys)
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "words"),
+    [
+        ("gym", {"intrinsic.start_belief": "stored"}, "start_belief=stored needs replay.priorit"),
+        ("gym", {"replay.align_starts": 0.5}, "align_starts=0.5 needs replay.prioritised=False"),
+        ("labyrinth", {"replay.prioritised": True}, "needs replay.prioritised=False"),
+        ("gym", {"env.tv": True}, "env.tv=True is for the labyrinth"),
+        ("atari", {"env.tv": True}, "Atari has atari.tv"),
+    ],
+)
+def test_settings_that_would_fail_after_the_warm_up_are_refused(
+    workload: str, changes: dict[str, Any], words: str
+) -> None:
+    preset = {"labyrinth": "best", "gym": "default", "atari": "laptop"}[workload]
+    with pytest.raises(BadInput, match=words):
+        load_preset(preset, changes, workload)

@@ -461,3 +461,16 @@ def test_an_update_returns_the_priorities_of_the_windows_it_drew(seen: Seen) -> 
         assert origin.shape == (seen.trainer.config.replay.batch, 2)
         np.testing.assert_array_equal(given, said)
         assert (given > 0).all()
+
+
+def test_a_bonus_that_fades_counts_as_little_as_in_the_targets() -> None:
+    c = config()
+    rankings = {share: Ranking(c) for share in (1.0, 0.25)}
+    tape = Tape(c, seed=3)
+    for _ in range(c.window):
+        step, acted = tape.next()
+        rankings[0.25].note(step, acted, 0.25)
+        rankings[1.0].note(step, acted._replace(r_in=0.25 * acted.r_in))
+    a, b = (ranking.priorities() for ranking in rankings.values())
+    assert a is not None and b is not None
+    np.testing.assert_array_equal(a, b)

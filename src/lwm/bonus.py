@@ -88,6 +88,12 @@ class Bonus:
         for key, value in _FIXED.items():
             if get(self.config, key) != value:
                 raise ValueError(f"expected {key}={value}, got {get(self.config, key)}")
+        representation = self.config.encoder.representation
+        if representation in ("idf", "rnd"):
+            raise ValueError(
+                f"expected encoder.representation wmse, rf or pixels, got {representation}: "
+                "`update` trains no other Φ"
+            )
         self._device = devices.pick(self.config.device)
         with torch_seeded(seed, "init"):
             self._novelty = Novelty(self.config, self.sense, int(action_space.n), self._device)

@@ -200,6 +200,10 @@ def check(config: Config) -> None:
             raise BadInput("world_model.loss='bce' needs world_model.sigmoid_output=True")
         if config.world_model.residual and config.world_model.sigmoid_output:
             raise BadInput("world_model.residual=True needs world_model.sigmoid_output=False")
+    if config.replay.prioritised:
+        _check_prioritised(config)
+    if config.env.tv and config.workload != "labyrinth":
+        raise BadInput("env.tv=True is for the labyrinth; Atari has atari.tv")
     if config.intrinsic.fade_from > config.intrinsic.fade_until:
         raise BadInput("intrinsic.fade_from comes after intrinsic.fade_until")
     loop = config.loop
@@ -225,6 +229,19 @@ def check(config: Config) -> None:
             f"loop.warmup_frames={config.loop.warmup_frames} gives {warm} rows per actor, "
             f"but a window takes {longest}"
         )
+
+
+def _check_prioritised(config: Config) -> None:
+    """What needs windows that begin on any row: those on the grid have states in replay, others
+    have none."""
+    for key, value, allowed in (
+        ("intrinsic.start_belief", config.intrinsic.start_belief, "zero"),
+        ("dqn.auxiliary", config.dqn.auxiliary, 0),
+        ("replay.align_starts", config.replay.align_starts, 0),
+        ("replay.symmetry_share", config.replay.symmetry_share, 0),
+    ):
+        if value != allowed:
+            raise BadInput(f"{key}={value} needs replay.prioritised=False")
 
 
 def _check_gym(config: Config) -> None:

@@ -288,5 +288,7 @@ def _between(progress: float, start: float, stop: float) -> float:
 
 @torch.no_grad()
 def _move_towards(slow: nn.Module, fast: nn.Module, rate: float) -> None:
-    """slow <- slow + rate (fast - slow), parameter by parameter."""
+    """slow <- slow + rate (fast - slow), parameter by parameter; what is counted is taken over."""
     torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), rate)
+    for mine, theirs in zip(slow.buffers(), fast.buffers(), strict=True):
+        mine.copy_(theirs)

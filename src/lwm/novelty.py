@@ -91,7 +91,7 @@ class Novelty:
         if self.encoder is None:
             return "the bits themselves"
         network = "CNN" if self.sense.image is not None else "MLP"
-        how = {"wmse": "W-MSE", "rf": "random features", "idf": "inverse dynamics"}
+        how = {"wmse": "W-MSE", "rf": "random features", "idf": "inverse dynamics", "rnd": "RND"}
         return f"{network} + {how[self.representation]}, {self.size} dimensions"
 
     def embed(self, obs: NDArray[Any] | Tensor) -> Tensor:

@@ -156,6 +156,13 @@ def test_the_same_seeds_give_the_same_episodes_in_processes() -> None:
     assert len(np.unique(rows["sync"][0].obs, axis=0)) == 4
 
 
+def test_training_validation_and_test_begin_differently() -> None:
+    """Our seeds tell their purpose in bits that most environments do not take."""
+    seeds = {purpose: environment_seeds(purpose, 16) for purpose in ("train", "validation", "test")}
+    begun = [GymEnv(GymConfig(env="CartPole-v1"), found).reset().obs for found in seeds.values()]
+    assert len(np.unique(np.concatenate(begun), axis=0)) == 3 * 16
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
