@@ -407,11 +407,12 @@ def test_fields_are_listed_once_a_class() -> None:
         ("gym", {"intrinsic.start_belief": "stored"}, "start_belief=stored needs replay.priorit"),
         ("gym", {"replay.align_starts": 0.5}, "align_starts=0.5 needs replay.prioritised=False"),
         ("labyrinth", {"replay.prioritised": True}, "needs replay.prioritised=False"),
+        ("gym", {"agent": "rnd", "intrinsic.boundary": "mask"}, "no other intrinsic.boundary"),
         ("gym", {"env.tv": True}, "env.tv=True is for the labyrinth"),
         ("atari", {"env.tv": True}, "Atari has atari.tv"),
     ],
 )
-def test_settings_that_would_fail_after_the_warm_up_are_refused(
+def test_settings_that_would_fail_later_or_change_nothing_are_refused(
     workload: str, changes: dict[str, Any], words: str
 ) -> None:
     preset = {"labyrinth": "best", "gym": "default", "atari": "laptop"}[workload]

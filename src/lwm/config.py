@@ -178,8 +178,11 @@ def check(config: Config) -> None:
     check_ranges(config)
     if config.agent not in AGENTS:
         raise BadInput(f"unknown agent {config.agent!r}{hint(config.agent, AGENTS)}")
-    if config.agent in ("rnd", "icm") and config.workload != "gym":
-        raise BadInput(f"agent {config.agent!r} is for workload gym, not {config.workload}")
+    if config.agent in ("rnd", "icm"):
+        if config.workload != "gym":
+            raise BadInput(f"agent {config.agent!r} is for workload gym, not {config.workload}")
+        if config.intrinsic.boundary != "terminal":
+            raise BadInput(f"agent {config.agent!r} has no other intrinsic.boundary than terminal")
     known = PRESETS[config.workload]
     if config.preset not in known:
         raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, known)}")
