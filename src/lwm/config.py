@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lwm.errors import BadInput
-from lwm.presets import ATARI_SOURCES, GAME_BETA, PRESETS, best_unroll
+from lwm.presets import ATARI_SOURCES, GAME_BETA, PRESETS, best_for
 from lwm.sections import (
     AtariConfig,
     DQNConfig,
@@ -148,12 +148,12 @@ def load_preset(
     changes = dict(overrides or {})
     start = {"workload": workload, "preset": name, **known[name]}
     plain = replace(Config(), {**start, **changes})
-    # Two values of a preset depend on others that the user may choose.
+    # Some values of a preset depend on others that the user may choose.
     follow: dict[str, Any] = {}
     if workload == "atari" and plain.atari.game in GAME_BETA:
         follow["intrinsic.beta"] = GAME_BETA[plain.atari.game]
     if workload == "labyrinth" and name == "best":
-        follow["replay.unroll"] = best_unroll(plain.env.size)
+        follow |= best_for(plain.env.size)
     return replace(Config(), {**start, **follow, **changes})
 
 

@@ -22,23 +22,6 @@ PAPER_SCORE = -10.8
 """Table 1, 3 × 3, recurrent DQN + WM; the mean of 128 episodes after 1M frames."""
 PAPER_EPISODES, PAPER_FRAMES = 128, 1_000_000
 SCHEDULE_FRAMES = 600_000  # 3×3 is learned by then: the rate need not wait for the last frame
-FOR_THREE = {
-    "loop.actors": 32,
-    "replay.burn_in": 8,
-    "replay.unroll": 32,
-    "replay.align_starts": 0.5,
-    "replay.symmetry_share": 0.0,
-    "world_model.learning_rate": 1e-3,
-    "world_model.clip_norm": 0.0,
-    "dqn.n_step": 1,
-    "dqn.auxiliary": 1.0,
-    "dqn.epsilon_base": 0.1,
-    "dqn.epsilon_low": 0.7,
-    "dqn.epsilon_high": 2.0,
-    "intrinsic.fade_from": 0.0,
-}
-"""What differs from preset ``best``, which was made for 5×5: on 3×3 these settings, an earlier
-version of the preset, come closer to the limit."""
 
 
 class Drive(Protocol):
@@ -55,7 +38,6 @@ def settings() -> Config:
         {
             "agent": "lwm",
             "env.size": SIZE,
-            **FOR_THREE,
             "loop.total_frames": PAPER_FRAMES,
             "loop.schedule_frames": SCHEDULE_FRAMES,
             "loop.evaluate_every_frames": 25_000,
