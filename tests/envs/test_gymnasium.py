@@ -125,6 +125,8 @@ def test_rows_obey_the_time_law(name: str) -> None:
     rows = walk(open_env(name), 60)
     wanted = 0 if name == "test/Counter-v0" else 1  # else the first action is drawn at random
     ends = 0
+    numbers = rows[0].obs[:, 0]
+    assert len(set(numbers.tolist())) == 3  # of their seeds: every lane has its own
     for lane in range(3):
         for before, row in pairwise(rows):
             number, episode, t = row.obs[lane]
@@ -135,7 +137,8 @@ def test_rows_obey_the_time_law(name: str) -> None:
                 assert row.episode_length[lane] == 0 and not row.is_last[lane]
                 continue
             # One step of the same episode, paid what the environment pays, the final one included.
-            assert (number, episode, t) == (lane, before.obs[lane, 1], before.obs[lane, 2] + 1)
+            assert number == numbers[lane]
+            assert (episode, t) == (before.obs[lane, 1], before.obs[lane, 2] + 1)
             assert row.r_t[lane] == t
             terminated = row.a_tm1[lane] == 1 and t >= 3
             assert row.is_last[lane] == (terminated or t >= 6)
