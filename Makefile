@@ -5,7 +5,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help run test retest test-long check format format-check lint types api bench bench-check faults \
+.PHONY: help run test test-long check format format-check lint types api bench bench-check faults \
   faults-long soak mutants coverage audit lock venv venv-locked clean
 
 help: ## list the targets
@@ -16,9 +16,6 @@ run: $(STAMP) ## train on the 3×3 labyrinth, evaluate, write table and pictures
 
 test: $(STAMP) ## all tests but those marked long
 	$(BIN)/python -m pytest
-
-retest: $(STAMP) ## of the tests that failed last time, all once more
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-long: $(STAMP) ## the tests that train for minutes
 	$(BIN)/python -m pytest -m long
@@ -90,9 +87,9 @@ FAULTS  := $(BIN)/python -m faults
 faults faults-long soak mutants: export PYTHONPATH := tests
 
 # The networks are small and the tests compare runs bit for bit: one BLAS thread, everywhere.
-test retest test-long coverage mutants: export OMP_NUM_THREADS := 1
-test retest test-long coverage mutants: export MKL_NUM_THREADS := 1
-test retest test-long coverage mutants: export OPENBLAS_NUM_THREADS := 1
+test test-long coverage mutants: export OMP_NUM_THREADS := 1
+test test-long coverage mutants: export MKL_NUM_THREADS := 1
+test test-long coverage mutants: export OPENBLAS_NUM_THREADS := 1
 
 # setuptools goes in first and the package is built without isolation: an isolated build ignores
 # constraints.txt, and would download a second, unpinned build backend.

@@ -14,7 +14,7 @@ pytest.importorskip("ale_py", reason="needs the extra lwm[atari]")
 pytest.importorskip("uvicorn", reason="needs the extra lwm[viewer]")
 
 from faults import __main__ as campaign
-from faults import damage, degenerate, kills, mutation, seams, soak, words, worlds
+from faults import damage, degenerate, kills, mutation, seams, words, worlds
 from faults.common import Options, Tally, differs, trained
 from lwm.envs import watchdog
 
@@ -116,9 +116,3 @@ def test_a_block_that_takes_too_long_is_left() -> None:
             pass
     with watchdog.limited(60):  # and the next one has its own time
         pass
-
-
-def test_a_file_that_is_being_written_is_no_leak_of_handles() -> None:
-    assert not soak.leaks([11, 11, 12, 11, 11, 12, 11])
-    assert not soak.leaks([12, 12, 11, 11])
-    assert soak.leaks([11, 11, 12, 12, 13, 12])

@@ -40,13 +40,6 @@ def growth(seconds: list[float], values: list[float]) -> float:
     return float(slope * (seconds[-1] - seconds[0]) / np.mean(values))
 
 
-def leaks(handles: list[float]) -> bool:
-    """Whether handles are never given back: the least number in use has risen from the first half
-    of the looks to the second.  Single looks may find a file open that is just being written."""
-    half = len(handles) // 2
-    return min(handles[half:]) > min(handles[:half])
-
-
 def watched(child: Child, seconds: float) -> list[tuple[float, float, float]]:
     """(seconds, MB, file handles) until the time is up."""
     began, seen = time.monotonic(), []
@@ -83,7 +76,9 @@ def soak(o: Options) -> Tally:
     more = growth(at, memory)
     # A few minutes say little: only the whole form is judged, a shorter one tells its slopes.
     judged = minutes >= 30
-    tally.count(not judged or not leaks(handles), f"file handles {min(handles)} to {max(handles)}")
+    tally.count(
+        not judged or max(handles) == min(handles), f"file handles {min(handles)} to {max(handles)}"
+    )
     tally.count(not judged or more < MOST_GROWTH, f"memory grew by {more:.1%}")
     tally.count(not judged or speed > -MOST_GROWTH, f"frames/s changed by {speed:.1%}")
     frames = rows[-1]["frames"] if rows else 0
