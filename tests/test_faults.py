@@ -14,7 +14,7 @@ pytest.importorskip("ale_py", reason="needs the extra lwm[atari]")
 pytest.importorskip("uvicorn", reason="needs the extra lwm[viewer]")
 
 from faults import __main__ as campaign
-from faults import damage, degenerate, kills, mutation, seams, words, worlds
+from faults import damage, degenerate, kills, mutation, seams, soak, words, worlds
 from faults.common import Options, Tally, differs, trained
 from lwm.envs import watchdog
 
@@ -95,6 +95,18 @@ def test_a_kill_after_the_end_of_a_run_is_no_fault_and_a_run_that_will_not_resum
 
 
 # Mutants.
+
+
+def test_a_handle_that_stays_is_noticed_and_a_file_being_written_is_named() -> None:
+    log, other, passing = ("3", "metrics.jsonl"), ("4", "socket:[1]"), ("5", "state.json.tmp")
+    steady = frozenset({log, other})
+    written, leaked = steady | {passing}, steady | {("5", "left open")}
+    assert soak.held([steady] * 4) == (True, set())
+    assert soak.held([written, steady, written, steady, written]) == (True, {"state.json.tmp"})
+    assert soak.held([steady, steady, leaked, leaked]) == (False, {"left open"})
+    assert not soak.held([steady, steady, frozenset({log}), frozenset({log})])[0]
+    swapped = frozenset({log, ("4", "socket:[2]")})
+    assert not soak.held([steady, steady, swapped, swapped])[0]
 
 
 def test_mutants_of_a_line() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +29,31 @@ SETTINGS = {
 }
 
 
-def look(pid: int) -> tuple[float, float]:
+Handles = frozenset[tuple[str, str]]
+"""Number and file of each open handle."""
+
+
+def look(pid: int) -> tuple[float, Handles]:
     """MB of resident memory and open file handles of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     size = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-    return size, float(len(os.listdir(f"/proc/{pid}/fd")))
+    handles = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed while we read
+            handles.add((number, os.readlink(f"/proc/{pid}/fd/{number}")))
+    return size, frozenset(handles)
+
+
+def held(looks: list[Handles]) -> tuple[bool, set[str]]:
+    """Whether what two looks in a row find open is always the same; files that one look found.
+
+    A checkpoint, the status and the events are files that are opened, written and closed: a look
+    meets one of them open now and then.  A handle that is not closed again is there for good, and
+    so is one that takes the place of another: both are seen at the next look.
+    """
+    kept = [a & b for a, b in pairwise(looks)]
+    passing = {file for seen in looks for _, file in seen - kept[0]}
+    return all(k == kept[0] for k in kept), passing
 
 
 def growth(seconds: list[float], values: list[float]) -> float:
@@ -40,9 +62,10 @@ def growth(seconds: list[float], values: list[float]) -> float:
     return float(slope * (seconds[-1] - seconds[0]) / np.mean(values))
 
 
-def watched(child: Child, seconds: float) -> list[tuple[float, float, float]]:
+def watched(child: Child, seconds: float) -> list[tuple[float, float, Handles]]:
     """(seconds, MB, file handles) until the time is up."""
-    began, seen = time.monotonic(), []
+    began = time.monotonic()
+    seen: list[tuple[float, float, Handles]] = []
     while (now := time.monotonic() - began) < seconds:
         try:
             seen.append((now, *look(child.pid)))
@@ -69,22 +92,24 @@ def soak(o: Options) -> Tally:
         tally.count(False, f"exit code {ended.code}: {ended.text[-300:]}")
         return tally
     start = WARM_UP * seen[-1][0]
-    at, memory, handles = (list(v) for v in zip(*(s for s in seen if s[0] >= start), strict=True))
+    judged_looks = [s for s in seen if s[0] >= start]
+    at, memory = [s[0] for s in judged_looks], [s[1] for s in judged_looks]
+    same, passing = held([s[2] for s in judged_looks])
+    counts = [len(s[2]) for s in judged_looks]
     rows = [row for row in runs.read_timing(path) if row["seconds"] >= start]
     steps = np.diff([row["frames"] for row in rows]) / np.diff([row["seconds"] for row in rows])
     speed = growth([row["seconds"] for row in rows[1:]], steps.tolist()) if len(rows) > 3 else 0.0
     more = growth(at, memory)
     # A few minutes say little: only the whole form is judged, a shorter one tells its slopes.
     judged = minutes >= 30
-    tally.count(
-        not judged or max(handles) == min(handles), f"file handles {min(handles)} to {max(handles)}"
-    )
+    tally.count(not judged or same, f"{min(counts)} to {max(counts)} handles: {sorted(passing)}")
     tally.count(not judged or more < MOST_GROWTH, f"memory grew by {more:.1%}")
     tally.count(not judged or speed > -MOST_GROWTH, f"frames/s changed by {speed:.1%}")
     frames = rows[-1]["frames"] if rows else 0
     tally.detail = (
         f"{minutes:g} min, {frames:,} frames: resident {memory[0]:.0f} to {memory[-1]:.0f} MB "
-        f"({more:+.1%}), {handles[-1]:.0f} handles, frames/s {speed:+.1%}"
+        f"({more:+.1%}), {min(counts)} handles at {len(counts)} looks and {len(passing)} files met "
+        f"while they were written, frames/s {speed:+.1%}"
         + ("" if judged else " (slopes judged from 30 min on)")
     )
     return tally
