@@ -244,12 +244,21 @@ def test_flags_that_mean_nothing(
 
 def test_what_ray_costs_is_told_from_neighbouring_stretches() -> None:
     # By hand: 1 % and 3 % lost; standard error of the mean 1 %.
-    lines = sweep.told([(99.0, 100.0), (194.0, 200.0)], 2)
+    lines = sweep.told([(99.0, 100.0), (194.0, 200.0)], 0.03, 2)
     assert (
-        lines[0] == "2 runs at once, 2 pairs of 6 s: 146 frames/s with Ray, 150 with Ray held still"
+        lines[0] == "2 runs at once, 2 pairs of 8 s: 146 frames/s with Ray, 150 with Ray held still"
     )
     assert lines[1].startswith("Ray costs 2.0% of frames/s (standard error 1.0%): within")
-    assert "OVER the aim of 3%" in sweep.told([(96.0, 100.0)], 1)[1]
+    assert lines[2].endswith("use 3.0% of a core, 1.5% of those that the runs have")
+    assert "OVER the aim of 3%" in sweep.told([(96.0, 100.0)], 0.0, 1)[1]
+
+
+def test_processor_time_of_a_sweep_is_counted() -> None:
+    before = sweep._processor(os.getpid())
+    until = time.process_time() + 0.3
+    while time.process_time() < until:
+        sum(range(1000))
+    assert 0.2 < sweep._processor(os.getpid()) - before < 30
 
 
 def test_a_sweep_is_held_still_but_not_its_runs() -> None:

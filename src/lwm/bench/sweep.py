@@ -22,10 +22,16 @@ from lwm.experiments import runner
 
 AIM = 0.03
 """Share of frames per second that Ray may cost."""
-_STRETCH = 6.0
-"""Seconds with Ray at work or held; it takes a node for dead after more than these."""
+_STRETCH = 8.0
+"""Seconds that are timed with Ray at work, and with Ray held."""
+_CATCH_UP = 2.0
+"""Seconds before that: what Ray did not do while it was held is no part of a sweep."""
+_PATIENT = {"RAY_health_check_failure_threshold": "1000"}
+"""Ray takes a node for dead that does not answer for some seconds."""
 _SETTLE = 10.0
 """Seconds in which Ray's processes load what they need: a sweep lasts for hours."""
+_ACCOUNTED = 20.0
+"""Seconds over which Ray's processor time is taken."""
 _PATIENCE = 180.0
 _SETTINGS = ("loop.total_frames=100000000", "loop.log_every_frames=100")
 _QUICK = ("world_model.pretrain_iterations=10", "loop.warmup_frames=3000")
@@ -39,21 +45,31 @@ def run(seconds: float = 180.0) -> str:
         command = [sys.executable, "-m", "lwm.cli", "sweep", *flags, *_SETTINGS, *_QUICK]
         with open(Path(folder) / "log", "wb") as log:
             process = subprocess.Popen(
-                [*command, "--storage", folder], stdout=log, stderr=subprocess.STDOUT
+                [*command, "--storage", folder],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **_PATIENT},
             )
         try:
             paths = _under_way(process, Path(folder), seeds)
             time.sleep(_SETTLE)
+            before, began = _processor(process.pid), time.monotonic()
+            time.sleep(_ACCOUNTED)
+            took = (_processor(process.pid) - before) / (time.monotonic() - began)
             pairs = [_pair(process.pid, paths, k % 2 == 0) for k in range(_pairs(seconds))]
         finally:
             _signal(process.pid, signal.SIGCONT)
             process.terminate()
             process.wait()
-    return "\n".join(told(pairs, seeds))
+    return "\n".join(told(pairs, took, seeds))
 
 
-def told(pairs: list[tuple[float, float]], at_once: int) -> list[str]:
-    """(frames/s with Ray at work, with Ray held) of neighbouring stretches -> the verdict."""
+def told(pairs: list[tuple[float, float]], took: float, at_once: int) -> list[str]:
+    """The verdict on what Ray costs.
+
+    ``pairs`` are frames/s with Ray at work and with Ray held, of neighbouring stretches; ``took``
+    is the processor time that Ray used while at work, in cores.
+    """
     with_ray, without = (statistics.mean(side) for side in zip(*pairs, strict=True))
     lost = [1 - on / off for on, off in pairs]
     cost, error = statistics.mean(lost), 0.0
@@ -65,11 +81,12 @@ def told(pairs: list[tuple[float, float]], at_once: int) -> list[str]:
         f"with Ray, {without:,.0f} with Ray held still",
         f"Ray costs {cost:.1%} of frames/s (standard error {error:.1%}): "
         f"{verdict} the aim of {AIM:.0%}",
+        f"its processes use {took:.1%} of a core, {took / at_once:.1%} of those that the runs have",
     ]
 
 
 def _pairs(seconds: float) -> int:
-    return max(round(seconds / (2 * _STRETCH)), 1)
+    return max(round(seconds / (2 * (_STRETCH + _CATCH_UP))), 1)
 
 
 def _under_way(process: subprocess.Popen[bytes], storage: Path, seeds: int) -> list[Path]:
@@ -88,7 +105,7 @@ def _pair(driver: int, paths: list[Path], ray_first: bool) -> tuple[float, float
     found = {}
     for at_work in (ray_first, not ray_first):
         _signal(driver, signal.SIGCONT if at_work else signal.SIGSTOP)
-        time.sleep(0.5)
+        time.sleep(_CATCH_UP)
         before = [_last(path) for path in paths]
         time.sleep(_STRETCH)
         after = [_last(path) for path in paths]
@@ -102,6 +119,18 @@ def _last(path: Path) -> tuple[float, float]:
     """Frames and seconds of the last row that the run has logged."""
     *_, row = ({"frames": 0, "seconds": 0.0}, *runs.read_timing(path))
     return row["frames"], row["seconds"]
+
+
+def _processor(driver: int) -> float:
+    """Seconds of processor time that the sweep's processes have used, without those of runs."""
+    ticks = 0
+    for pid in _tree(driver):
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += int(stat[11]) + int(stat[12])
+    return float(ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _signal(driver: int, signum: int) -> None:
