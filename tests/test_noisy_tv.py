@@ -22,13 +22,13 @@ from lwm.representations import DistillationLearner, InverseLearner
 from lwm.sections import EncoderConfig
 from lwm.training import Trainer
 from lwm.viewing import Viewing, between
-from lwm.vision import VectorTrunk
+from lwm.vision import Normaliser, VectorTrunk
 from lwm.world_model import WorldModel
 from trees import same
 
 
-def vector_encoder(inputs: int, embedding: int, hidden: int) -> Encoder:
-    return Encoder(embedding, trunk=VectorTrunk(inputs, hidden, normalise=False))
+def vector_encoder(inputs: int, embedding: int, hidden: int, normalise: bool = False) -> Encoder:
+    return Encoder(embedding, trunk=VectorTrunk(inputs, hidden, normalise))
 
 
 LEARNED = ("wmse", "rf", "idf", "rnd")
@@ -180,6 +180,28 @@ def test_distillation_learns_what_it_sees_and_is_wrong_about_the_rest() -> None:
         learner.learn(seen)
     after, other = (learner.embed(x).square().mean().item() for x in (seen, new))
     assert after < before / 20 and other > 5 * after
+
+
+def test_every_phi_of_vectors_takes_them_normalised() -> None:
+    """A rare value must weigh as much in one representation as in another."""
+    torch.manual_seed(0)
+    c = EncoderConfig(embedding=4, hidden=32)
+
+    def network() -> Encoder:
+        return vector_encoder(3, 4, 32, normalise=True)
+
+    x, y = torch.tensor([[0, 0, 1], [1, 0, 1]]), torch.tensor([[1, 0, 1], [1, 0, 1]])
+    inverse = InverseLearner(network(), 5, c)
+    inverse.learn(x, y, torch.tensor([1, 2]))
+    distilled = DistillationLearner(network(), network(), c)
+    distilled.learn(torch.cat([x, y]))
+    whitened = EncoderLearner(network(), c)
+    whitened.learn(x, y, torch.zeros(4, 2).long())
+    networks = (inverse.encoder, distilled.encoder, distilled.fixed, whitened.encoder)
+    for phi in networks:
+        normaliser = phi.trunk.normaliser
+        assert isinstance(normaliser, Normaliser) and normaliser.count == 4
+        assert normaliser.mean.tolist() == [0.75, 0, 1]
 
 
 def test_whitening_finds_the_slow_feature_of_vectors_and_forgets_the_noise() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lwm import devices
 from lwm.devices import Metrics
 from lwm.sections import EncoderConfig
-from lwm.vision import ConvTrunk, Trunk
+from lwm.vision import ConvTrunk, Trunk, VectorTrunk
 from lwm.whitening import WMSEOutput, w_mse
 
 Observations = Tensor | NDArray[Any]
@@ -84,6 +84,15 @@ class PhiLearner:
     def _embed(self, obs: Tensor) -> Tensor:
         """[B, ...] -> z [B, D]."""
         return self.encoder(obs)
+
+    def count_in(self, obs: Tensor) -> None:
+        """Let what normalises its inputs know observations [N, ...]; images are seen as they are.
+
+        A Φ that is trained with W-MSE does this as it learns.
+        """
+        for network in (self.encoder, *self.heads):
+            if isinstance(network, Encoder) and isinstance(network.trunk, VectorTrunk):
+                network.trunk.observe(obs)
 
     def _put(self, obs: Observations) -> Tensor:
         return devices.put(obs, self.device) if isinstance(obs, np.ndarray) else obs

@@ -17,7 +17,7 @@ from lwm.networks import load_optimiser, optimiser_tree
 from lwm.representations import DistillationLearner, InverseLearner
 from lwm.rivals import ICMBonus, RNDBonus
 from lwm.senses import PIXEL_UNIT, Sense
-from lwm.vision import VectorTrunk, working_dtype
+from lwm.vision import working_dtype
 
 LATENT = ("lwm", "lwm-ff")
 """Bonuses with a world model: one that is given images themselves predicts their scaled pixels."""
@@ -109,9 +109,7 @@ class Novelty:
         """Let a Φ that stays random count observations [..., size] in: like one that learns, it
         takes vectors of mean 0 and variance 1."""
         if self.representation == "rf" and self.encoder is not None:
-            trunk = self.encoder.encoder.trunk
-            if isinstance(trunk, VectorTrunk):
-                trunk.observe(obs.reshape(-1, obs.shape[-1]))
+            self.encoder.count_in(obs.flatten(0, -len(self.sense.shape) - 1))
 
     def state_tree(self) -> dict[str, Any]:
         """Everything as a tree of NumPy arrays and plain values."""

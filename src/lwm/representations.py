@@ -36,6 +36,7 @@ class InverseLearner(PhiLearner):
 
     def learn(self, x: Tensor, y: Tensor, action: Tensor) -> dict[str, float]:
         """One update on N transitions: x_t, x_{t+1} [N, ...], a_t [N] int64."""
+        self.count_in(torch.cat([x, y]))
         logits = self.logits(x, y)
         loss = F.cross_entropy(logits, action)
         self._step(loss)
@@ -65,7 +66,9 @@ class DistillationLearner(PhiLearner):
 
     def learn(self, obs: Observations) -> dict[str, float]:
         """One update on N observations [N, ...]."""
-        loss = self._embed(self._put(obs)).square().mean()
+        seen = self._put(obs)
+        self.count_in(seen)
+        loss = self._embed(seen).square().mean()
         self._step(loss)
         return {"loss": loss.item()}
 
