@@ -24,8 +24,8 @@ from lwm.config import load_preset
 from lwm.errors import BadInput, RunInUse
 from lwm.experiments import grid, runner, table1
 from lwm.experiments.options import Options
-from lwm.sweep import attend, choose, engine, fence
-from lwm.sweep.policy import BUSY_DELAY, BUSY_LIMIT, Ledger
+from lwm.sweep import attend, child, choose, engine, fence
+from lwm.sweep.policy import BUSY_DELAY, BUSY_LIMIT, UNFIT_DELAY, UNFIT_LIMIT, Ledger
 from lwm.sweep.table import Table, last_row
 
 
@@ -51,6 +51,40 @@ def test_waiting_for_another_writer_costs_no_try_but_has_an_end() -> None:
     assert run is not None and run.attempts == 1
     assert not ledger.busy("a", "in use", BUSY_LIMIT + 1)
     assert (run.state, run.message) == ("failed", "in use")
+
+
+def test_a_run_that_was_lost_after_hours_may_wait_again() -> None:
+    ledger = Ledger("a", retries=0)
+    ledger.next(0.0)
+    assert ledger.busy("a", "in use", 0.0)
+    ledger.next(BUSY_DELAY)
+    assert ledger.busy("a", "taken over", 10 * BUSY_LIMIT, held=True)
+
+
+def test_a_node_that_can_run_nothing_costs_no_try() -> None:
+    ledger = Ledger("a", retries=0)
+    ledger.next(0.0)
+    assert ledger.unfit("a", "old version", 0.0)
+    assert ledger.next(UNFIT_DELAY / 2) is None
+    run = ledger.next(UNFIT_DELAY)
+    assert run is not None and run.attempts == 1
+    assert not ledger.unfit("a", "old version", UNFIT_LIMIT + 1) and run.state == "failed"
+
+
+def test_a_storage_that_is_away_for_a_moment_is_no_lost_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = fence.take(tmp_path / "run", "n1", 1)
+
+    def away(*_: object) -> None:
+        raise BadInput("cannot read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "read_json", away)
+        assert claim.beat()
+    assert claim.beat()
+    fence.path_of(tmp_path / "run").unlink()
+    assert not claim.beat()
 
 
 def test_a_claim_that_is_touched_keeps_others_away(
@@ -112,9 +146,25 @@ def test_who_lost_its_claim_kills_its_run(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / "mark").touch()
         ended = attend.attend(attend.Order(job, tmp_path, "mark", 1))
         thread.join()
-        assert ended.how == "busy" and "taken over" in ended.message
+        assert ended.how == "lost" and "taken over" in ended.message
         fence.probe_lock(job.directory)  # nobody holds it: the process is gone
         assert fence.read(job.directory) == {"token": "of another"}
+
+
+def test_a_run_holds_its_claim_itself_and_ends_when_it_is_anothers(tmp_path: Path) -> None:
+    """Whoever attended it may be dead: nobody else touches the claim here."""
+    job = grid.Setting("2x2", "random", "debug", "loop.total_frames=1000000000").job(0)
+    with runner.stored_in(tmp_path):
+        claim = fence.take(job.directory, "n1", 1)
+        path = fence.path_of(job.directory)
+        first = path.stat().st_mtime_ns
+        process = child.begin(job, claim)
+        assert process.stdin is not None
+        with process.stdin:
+            wait_for("run", lambda: runs.is_run(job.directory))
+            wait_for("touch", lambda: path.stat().st_mtime_ns > first)
+            files.write_json_atomic(path, {"token": "of another"})
+            assert process.wait(60) == -signal.SIGKILL
 
 
 def test_an_orphan_stops_with_a_checkpoint(tmp_path: Path) -> None:
@@ -211,6 +261,8 @@ def test_a_cross_product_is_of_commands_that_give_its_configs() -> None:
 
         assert commands._chosen(args) == job.config
     assert jobs[0].config == load_preset("debug", {"env.size": 3})
+    twice = grid.campaign_of(["2x2", "2x2"], ["lwm"] * 2, ["debug"], [], 1, Path("rows.csv"))
+    assert len(twice.plan) == 1
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -236,8 +288,19 @@ SMALL = ("--env", "2x2", "--agent", "random", "--preset", "debug")
         (("--env", "3x3", "--agent", "lwmm"), "unknown agent 'lwmm'"),
         (("--env", "3x3", "--preset", "laptop"), "no preset 'laptop'"),
         (("--env", "3x3", "--scale", "0.1"), "--scale belongs to ids"),
-        ((*SMALL, "--gpus-per-run", "-1"), "'-1' is not a part of one, or a whole number"),
+        (("table1/3x3-dqn-paper/seed1", "--seeds", "1"), "the selection has no runs"),
+        (("--env", "2x3"), "labyrinths are square: not 2x3"),
+        (("--env", "atari:nogame", "--preset", "debug"), "unknown game 'nogame'"),
+        (("--env", "NoSuch-v0", "--preset", "debug"), "environment NoSuch-v0, make"),
+        (("--env", "3x3", "env.size=3 x"), "is not of the form key=value, without blanks"),
+        (("--env", "3x3", "seed=5"), "seed is no setting here"),
+        (("--env", "3x3", "agent=dqn"), "agent is no setting here"),
+        (("--env", "3x3", "env.size=5"), "env.size is no setting here"),
+        (("--env", "3x3", "atari.game=freeway"), "atari.game means nothing for labyrinth"),
+        ((*SMALL, "--gpus-per-run", "-1"), "'-1' is not a part of one (in steps of 0.0001)"),
         ((*SMALL, "--gpus-per-run", "1.5"), "'1.5' is not a part of one"),
+        ((*SMALL, "--gpus-per-run", "0.00001"), "'0.00001' is not a part of one"),
+        ((*SMALL, "--cpus-per-run", "0"), "a run needs some of a core"),
         ((*SMALL, "--retries", "x"), "'x' is not a whole number"),
         ((*SMALL, "--address", "nowhere"), "'nowhere' is not the address of a Ray head"),
         ((*SMALL, "--address", "ray://localhost:10001"), "is not the address of a Ray head"),
@@ -362,7 +425,7 @@ def test_stopping_a_sweep_and_going_on(tmp_path: Path) -> None:
     assert process.wait(120) == 130, (tmp_path / "log").read_text()
     status = runs.read_status(directory)
     assert status is not None and status["state"] == "stopped", (tmp_path / "log").read_text()
-    at = saved()
+    at, before = saved(), (directory / "timing.jsonl").read_bytes()
     assert 0 < at < 8000
 
     # The other run gets a directory that is no run: its own error, which does not stop the first.
@@ -373,6 +436,8 @@ def test_stopping_a_sweep_and_going_on(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "failed   grid/2x2-dqn" in done.stdout and "already has a run" in done.stdout
     assert "finished grid/2x2-lwm" in done.stdout
+    # It went on, and did not begin anew: how long the first rows took is not the same twice.
+    assert before and (directory / "timing.jsonl").read_bytes().startswith(before)
     assert "1 of 2 runs failed" in done.stderr
     with open(tmp_path / "runs" / "grid" / "rows.csv", newline="", encoding="utf-8") as file:
         assert [row["agent"] for row in csv.DictReader(file)] == ["lwm"]

@@ -180,7 +180,7 @@ def _add_config_flags(p: argparse.ArgumentParser) -> None:
 
 def _add_engine_flags(p: argparse.ArgumentParser) -> None:
     p.add_argument("--address", help="of a Ray cluster's head: host:port, or auto")
-    p.add_argument("--cpus-per-run", type=_amount, metavar="C", help="default: 1")
+    p.add_argument("--cpus-per-run", type=_some, metavar="C", help="default: 1")
     p.add_argument("--gpus-per-run", type=_amount, metavar="G", help="default: 0")
     p.add_argument("--retries", type=_retries, metavar="R", help="deaths a run survives: 3")
     p.add_argument("--storage", type=Path, metavar="DIR", help="shared by all nodes: runs")
@@ -191,8 +191,19 @@ def _amount(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= 1024 or (value > 1 and value != int(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a part of one, or a whole number")
+    # Ray counts whole ones, or parts of one in ten thousandths.
+    unit = 1 if value > 1 else 10_000
+    if not 0 <= value <= 1024 or abs(value * unit - round(value * unit)) > 1e-6:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a part of one (in steps of 0.0001), or a whole number"
+        )
+    return value
+
+
+def _some(text: str) -> float:
+    value = _amount(text)
+    if not value:
+        raise argparse.ArgumentTypeError("a run needs some of a core: not 0")
     return value
 
 

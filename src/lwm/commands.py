@@ -7,7 +7,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lwm.config import PRESETS, WORKLOADS, Config, difference, fields, get, load_preset, source
+from lwm.config import (
+    PRESETS,
+    UNREAD,
+    WORKLOADS,
+    Config,
+    check_read,
+    difference,
+    fields,
+    get,
+    load_preset,
+    source,
+)
 from lwm.errors import BadInput
 
 BENCHED = ("labyrinth", "atari")
@@ -48,22 +59,9 @@ def _chosen(args: argparse.Namespace) -> Config:
         if key == "workload":
             raise BadInput(f"name the workload first: lwm train {value} ...")
         overrides[key] = value
-    others = _OTHERS[args.workload]
-    if args.workload == "labyrinth" and "encoder.representation" not in overrides:
-        others += ("encoder",)  # its bits are their own embedding
-    foreign = [k for k in overrides if k.partition(".")[0] in others]
-    if foreign:
-        raise BadInput(f"{foreign[0]} means nothing for {args.workload}")
+    check_read(args.workload, overrides)
     preset = args.preset or next(iter(PRESETS[args.workload]))
     return load_preset(preset, overrides, args.workload)
-
-
-_OTHERS: dict[str, tuple[str, ...]] = {
-    "labyrinth": ("atari", "gym"),
-    "atari": ("env", "gym"),
-    "gym": ("env", "atari"),
-}
-"""Sections of the config that a workload does not read."""
 
 
 def run_name(config: Config) -> str:
@@ -295,7 +293,7 @@ def config(args: argparse.Namespace) -> int:
     usual_preset = next(iter(PRESETS[args.workload]))
     base = load_preset(usual_preset, workload=args.workload)
     for key, f in fields(config):
-        if key.partition(".")[0] in _OTHERS[args.workload]:
+        if key.partition(".")[0] in UNREAD[args.workload]:
             continue
         value, usual = get(config, key), get(base, key)
         mark = "*" if value != usual else " "

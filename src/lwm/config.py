@@ -5,7 +5,7 @@ The sections are in ``sections``.  Unknown keys and values out of range are erro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -132,6 +132,24 @@ class Config:
     def updates_encoder(self) -> bool:
         """Phi, where there is one, goes on learning beside the agent."""
         return self.pretrains_encoder and not self.encoder.freeze_after_pretraining
+
+
+UNREAD: dict[str, tuple[str, ...]] = {
+    "labyrinth": ("atari", "gym"),
+    "atari": ("env", "gym"),
+    "gym": ("env", "atari"),
+}
+"""Sections of the config that a workload does not read."""
+
+
+def check_read(workload: str, keys: Collection[str]) -> None:
+    """BadInput for a setting that a run of this workload would not look at."""
+    others = UNREAD[workload]
+    if workload == "labyrinth" and "encoder.representation" not in keys:
+        others += ("encoder",)  # its bits are their own embedding
+    for key in keys:
+        if key.partition(".")[0] in others:
+            raise BadInput(f"{key} means nothing for {workload}")
 
 
 def load_preset(

@@ -140,5 +140,5 @@ def run(campaigns: Iterable[Campaign], options: Options) -> None:
 def _append(campaign: Campaign, setting: Setting, seed: int) -> list[dict[str, Any]]:
     found = setting.rows(seed)
     if found:
-        rows.append_all(campaign.path, campaign.columns, found)
+        rows.append_all(campaign.path, campaign.columns, found, campaign.keys)
     return found

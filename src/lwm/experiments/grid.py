@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lwm.config import AGENTS, PRESETS, load_preset
+from lwm.config import AGENTS, PRESETS, check_read, load_preset
 from lwm.errors import BadInput
 from lwm.experiments import campaign, runner
 from lwm.settings import hint
@@ -36,7 +36,9 @@ class Setting:
     def _world(self) -> tuple[str, str, str, str]:
         """Workload, its flag, the setting behind the flag, and the value."""
         labyrinth = re.fullmatch(r"(\d+)x(\d+)", self.env)
-        if labyrinth and labyrinth[1] == labyrinth[2]:
+        if labyrinth:
+            if labyrinth[1] != labyrinth[2]:
+                raise BadInput(f"labyrinths are square: not {self.env}")
             return "labyrinth", "--size", "env.size", labyrinth[1]
         if self.env.startswith("atari:"):
             return "atari", "--game", "atari.game", self.env.removeprefix("atari:")
@@ -50,9 +52,12 @@ class Setting:
         if self.preset not in PRESETS[workload]:
             raise BadInput(f"{workload} has no preset {self.preset!r}")
         settings: dict[str, Any] = {key: value, "agent": self.agent, "seed": seed}
-        config = load_preset(
-            self.preset, settings | dict(c.split("=", 1) for c in changes), workload
-        )
+        own = {name: value for name, _, value in (c.partition("=") for c in changes)}
+        for name in own:
+            if name in {*settings, "preset", "workload"}:
+                raise BadInput(f"{name} is no setting here: a sweep has a flag for it")
+        check_read(workload, own)
+        config = load_preset(self.preset, settings | own, workload)
         name = re.sub(r"[^\w.=-]+", "_", "-".join([self.env, self.agent, self.preset, *changes]))
         arguments = ("train", workload, *flags, "--seed", str(seed), *changes)
         return runner.Job(f"grid/{name}/seed{seed}", arguments, config)
@@ -82,9 +87,10 @@ def campaign_of(
         if agent not in AGENTS:
             raise BadInput(f"unknown agent {agent!r}{hint(agent, AGENTS)}")
     for change in changes:
-        if "=" not in change:
-            raise BadInput(f"{change!r} is not of the form key=value")
+        if not re.fullmatch(r"[^=\s]+=\S*", change):
+            raise BadInput(f"{change!r} is not of the form key=value, without blanks")
     variant = " ".join(changes)
-    settings = [Setting(*cell, variant) for cell in product(envs, agents, presets)]
+    cells = product(*(dict.fromkeys(words) for words in (envs, agents, presets)))
+    settings = [Setting(env, agent, preset, variant) for env, agent, preset in cells]
     plan = [(s, seed) for seed in range(seeds) for s in settings]
     return campaign.Campaign("grid", plan, path, COLUMNS, KEYS)

@@ -40,13 +40,24 @@ def append(path: Path, columns: tuple[str, ...], row: Mapping[str, Any]) -> None
     append_all(path, columns, [row])
 
 
-def append_all(path: Path, columns: tuple[str, ...], found: Iterable[Mapping[str, Any]]) -> None:
-    """Add rows that belong together: all of them or none."""
+def append_all(
+    path: Path,
+    columns: tuple[str, ...],
+    found: Iterable[Mapping[str, Any]],
+    keys: tuple[str, ...] = (),
+) -> None:
+    """Add rows that belong together: all of them or none.
+
+    Those whose cells of ``keys`` are there already are left out: another process was faster.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             size = os.fstat(file.fileno()).st_size
+            if keys and size:
+                have = {tuple(row[k] for k in keys) for row in read(path, columns)}
+                found = [r for r in found if tuple(str(_cell(r[k])) for k in keys) not in have]
             data = _text(columns, found, header=size == 0)
             try:
                 if file.write(data) != len(data):

@@ -10,19 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lwm import __version__
-from lwm.errors import LwmError, RunInUse
+from lwm.errors import LwmError, RunInUse, reason
 from lwm.experiments import runner
 from lwm.experiments.runner import Job
-from lwm.sweep import fence
+from lwm.sweep import child, fence
 
 _POLL = 0.2
 _STOP_PATIENCE = 45.0
-_ASKED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
+"""Seconds that a run has for its checkpoint when it is asked to stop."""
+ASKED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How an attempt ended: ``how`` is finished, failed (own error), died, busy or stopped."""
+    """How an attempt ended.
+
+    ``how`` is finished, failed (own error), died, busy (another writes the run), lost (another
+    took it over), unfit (the node cannot run anything) or stopped.
+    """
 
     how: str
     message: str = ""
@@ -44,8 +49,12 @@ def check_node(storage: Path, marker: str, version: str) -> str:
     """What is wrong with this node, in one line; empty if nothing is."""
     if version != __version__:
         return f"node {node_name()} has lwm {__version__}, the driver {version}"
-    if not (storage / marker).exists():
+    try:
+        (storage / marker).stat()
+    except FileNotFoundError:
         return f"node {node_name()} does not see the storage {storage}: it must be shared"
+    except OSError as error:
+        return f"node {node_name()} cannot read the storage {storage}: {reason(error)}"
     if not os.access(storage, os.W_OK | os.X_OK):
         return f"node {node_name()} may not write to the storage {storage}"
     return ""
@@ -56,7 +65,7 @@ def attend(order: Order) -> Ended:
     try:
         wrong = check_node(order.storage, order.marker, order.version)
         if wrong:
-            return Ended("failed", wrong)
+            return Ended("unfit", wrong)
         with runner.stored_in(order.storage):
             return _attend(order.job, order.attempt)
     except RunInUse as error:
@@ -79,7 +88,7 @@ def _attend(job: Job, attempt: int) -> Ended:
 
 
 def _watch(job: Job, claim: fence.Claim) -> Ended:
-    process = runner.start(job, "lwm.sweep.child", subprocess.PIPE)
+    process = child.begin(job, claim)
     try:
         beaten = time.monotonic()
         while process.poll() is None:
@@ -88,7 +97,7 @@ def _watch(job: Job, claim: fence.Claim) -> Ended:
                 beaten = time.monotonic()
                 if not claim.beat():
                     process.kill()
-                    return Ended("busy", f"{job.directory} was taken over by another node")
+                    return Ended("lost", f"{job.directory} was taken over by another node")
         return _told(job, process.returncode)
     finally:
         end(process)
@@ -99,7 +108,7 @@ def _told(job: Job, code: int) -> Ended:
         return Ended("finished")
     if code < 0:
         return Ended("died", f"its process was killed by {signal.Signals(-code).name}")
-    if code in _ASKED:
+    if code in ASKED:
         return Ended("died", f"its process was asked to stop (exit code {code})")
     fence.probe_lock(job.directory)  # raises RunInUse: another writer was faster
     return Ended("failed", runner.last_words(job, code))
@@ -111,16 +120,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
     asked = False
     while process.poll() is None:
         try:
-            if not asked:  # once: a second request would stop it without a checkpoint
-                process.terminate()
+            if not asked:
+                child.ask_to_stop(process)
                 asked = True
             elif time.monotonic() > deadline:
                 process.kill()
             time.sleep(_POLL / 4)
         except KeyboardInterrupt:
             continue  # we are stopping already
-    if process.stdin is not None:
-        process.stdin.close()
+    child.ask_to_stop(process)  # closes our end of the pipe, whoever has ended it
 
 
 def node_name() -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from lwm.config import Config
 from lwm.errors import BadInput
 from lwm.experiments import campaign, grid, runner
 from lwm.experiments.campaign import Campaign
@@ -24,7 +28,7 @@ def sweep(args: Namespace) -> int:
 
 def _sweep(args: Namespace, engine: Engine) -> int:
     campaigns = _selection(args, engine.storage)
-    total = sum(len(c.plan) for c in campaigns)
+    total = sum(args.seeds is None or seed < args.seeds for c in campaigns for _, seed in c.plan)
     if not total:
         raise BadInput("the selection has no runs")
     with marked(engine.storage):
@@ -32,12 +36,26 @@ def _sweep(args: Namespace, engine: Engine) -> int:
     if not todo:
         print(f"nothing to do: the {total} runs of the selection have their rows")
         return 0
+    _check_worlds(job.config for job in todo)
     print(f"{len(todo)} runs, kept in {engine.storage}", flush=True)
     options = Options(seeds=args.seeds, jobs=args.jobs, run=driver.runner_on(engine))
     campaign.run(campaigns, options)
     files = " and ".join(dict.fromkeys(str(c.path) for c in campaigns))
     print(f"all finished; rows: {files}")
     return 0
+
+
+def _check_worlds(configs: Iterable[Config]) -> None:
+    """Environments that cannot be had are told now, and not by every run of its own."""
+    for config in {(c.workload, c.atari.game, c.gym): c for c in configs}.values():
+        if config.workload == "atari":
+            from lwm.envs.atari import rom_of
+
+            rom_of(config.atari.game)
+        elif config.workload == "gym":
+            from lwm.envs.gymnasium import GymEnv
+
+            GymEnv(config.gym, np.zeros(1, np.int64)).close()
 
 
 def engine_of(args: Namespace) -> Engine:

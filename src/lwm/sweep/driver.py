@@ -114,15 +114,16 @@ class _Sweep:
             self._finished(run.id)
         elif ended.how == "failed":
             self._failed(run.id, ended.message)
-        elif ended.how == "busy":
-            if self.ledger.busy(run.id, ended.message, time.monotonic()):
-                self.table.tell(f"waiting  {run.id}: {ended.message}")
-            else:
-                self.table.tell(f"failed   {run.id}: {run.message}")
-        elif self.ledger.died(run.id, ended.message, time.monotonic()):
-            self.table.tell(f"again    {run.id}: {ended.message}")
         else:
-            self.table.tell(f"failed   {run.id}: {run.message}")
+            now = time.monotonic()
+            if ended.how == "unfit":
+                word, again = "waiting", self.ledger.unfit(run.id, ended.message, now)
+            elif ended.how in ("busy", "lost"):
+                lost = ended.how == "lost"
+                word, again = "waiting", self.ledger.busy(run.id, ended.message, now, lost)
+            else:
+                word, again = "again", self.ledger.died(run.id, ended.message, now)
+            self.table.tell(f"{word if again else 'failed':8} {run.id}: {run.message}")
 
     def _finished(self, name: str) -> None:
         self.ledger.finished(name)

@@ -5,7 +5,9 @@ between machines (NFSv4, CephFS, GPFS, Lustre with ``flock``), it alone is enoug
 it on each machine for itself; and a node that is cut off from the cluster, but not from the
 storage, is dead for Ray and still writes.  Hence ``<run>.claim``: whoever attends a run touches it
 every second.  A newcomer watches it first, and stays away while it is touched; so no clocks are
-compared.  Who finds another's claim in its place has been declared dead: it kills its run.
+compared.  The run's own process does the same (``child``): one that has lost who attended it goes
+on touching until it has ended.  Who finds another's claim in its place has been declared dead: the
+run is killed.
 """
 
 from __future__ import annotations
@@ -50,13 +52,13 @@ class Claim:
     def beat(self) -> bool:
         """Touch it; False if it is another's by now."""
         try:
-            if read(self.run).get("token") != self.token:
-                return False
-            os.utime(path_of(self.run))
-        except FileNotFoundError:
+            found = files.read_json(path_of(self.run), _LIMIT)
+        except LwmError:
+            return True  # the storage is away for a moment: the run will notice if it stays away
+        if (found or {}).get("token") != self.token:
             return False
-        except OSError:
-            pass  # the storage is away for a moment: the run itself will notice if it stays away
+        with suppress(OSError):
+            os.utime(path_of(self.run))
         return True
 
     def release(self) -> None:

@@ -2,7 +2,8 @@
 
 Runs start in their order.  One whose worker or node died goes back to the end of the queue and
 goes on from its last checkpoint, at most ``retries`` times; one that failed by its own error does
-not run again.  A run that somebody else is still writing waits, without losing a try.
+not run again.  A run that somebody else is still writing waits, without losing a try; so does one
+that came to a node which cannot run anything.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ RETRIES = 3
 """Deaths of worker or node that a run survives, unless told otherwise."""
 BUSY_DELAY, BUSY_LIMIT = 5.0, 180.0
 """Seconds until a run in use is tried again, and after which it is given up."""
+UNFIT_DELAY, UNFIT_LIMIT = 30.0, 3600.0
+"""The same where it was the node that could not: others may be free by then, or it mended."""
 
 
 @dataclass
@@ -28,7 +31,8 @@ class Run:
     message: str = ""
     not_before: float = 0.0
     """Time at which it may be tried again, in seconds of the caller's clock."""
-    busy_since: float | None = None
+    waits_since: float | None = None
+    """When it was first in use, or at a node that could not run it; None: not since it ran."""
 
 
 class Ledger:
@@ -71,7 +75,7 @@ class Ledger:
     def died(self, name: str, message: str, now: float) -> bool:
         """Its worker or node has died; returns whether it will be tried again."""
         run = self.runs[name]
-        run.busy_since = None
+        run.waits_since = None
         if run.attempts > self.retries:
             tries = "1 attempt" if run.attempts == 1 else f"{run.attempts} attempts"
             self.failed(name, f"given up after {tries}: {message}")
@@ -79,15 +83,28 @@ class Ledger:
         self._again(run, message, now)
         return True
 
-    def busy(self, name: str, message: str, now: float) -> bool:
-        """Somebody else is writing the run; returns whether it will be tried again."""
+    def busy(self, name: str, message: str, now: float, held: bool = False) -> bool:
+        """Somebody else is writing the run; returns whether it will be tried again.
+
+        ``held``: this attempt had the run for a while, and lost it.
+        """
+        if held:
+            self.runs[name].waits_since = None
+        return self._wait(name, message, now, BUSY_DELAY, BUSY_LIMIT)
+
+    def unfit(self, name: str, message: str, now: float) -> bool:
+        """Its node cannot run anything; returns whether it will be tried again."""
+        return self._wait(name, message, now, UNFIT_DELAY, UNFIT_LIMIT)
+
+    def _wait(self, name: str, message: str, now: float, delay: float, limit: float) -> bool:
+        """Try the run again later, at no cost, unless it has waited for too long."""
         run = self.runs[name]
         run.attempts -= 1
-        run.busy_since = now if run.busy_since is None else run.busy_since
-        if now - run.busy_since > BUSY_LIMIT:
+        run.waits_since = now if run.waits_since is None else run.waits_since
+        if now - run.waits_since > limit:
             self.failed(name, message)
             return False
-        self._again(run, message, now + BUSY_DELAY)
+        self._again(run, message, now + delay)
         return True
 
     def _again(self, run: Run, message: str, not_before: float) -> None:

@@ -107,6 +107,9 @@ def _space(name: str, found: dict[str, Any], samples: int | None) -> Space:
     unknown = sorted(found.keys() - _KEYS)
     if unknown:
         raise BadInput(f"unknown key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}")
+    for key in ("workload", "preset"):
+        if not isinstance(found.get(key, ""), str):
+            raise BadInput(f"{key}={found[key]!r} is not a name")
     workload = found.get("workload", WORKLOADS[0])
     if workload not in WORKLOADS:
         raise BadInput(f"unknown workload {workload!r}; choose from {' and '.join(WORKLOADS)}")
@@ -170,7 +173,9 @@ def _draw(rng: np.random.Generator, kind: str, values: list[Any]) -> Any:
         drawn = math.exp(rng.uniform(math.log(low), math.log(high)))
     else:
         drawn = float(rng.uniform(low, high))
-    return float(f"{drawn:.4g}")  # short enough to type again
+    # Short enough to type again, long enough to tell two draws apart, and never out of bounds.
+    digits = 4 + max(0, math.floor(math.log10(max(abs(low), abs(high)) / (high - low))))
+    return min(max(float(f"{drawn:.{digits}g}"), float(low)), float(high))
 
 
 def _text(value: Any) -> str:

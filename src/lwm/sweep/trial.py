@@ -10,10 +10,10 @@ from typing import Any
 from ray import tune
 
 from lwm import runs
-from lwm.errors import LwmError
+from lwm.errors import LwmError, RunInUse
 from lwm.experiments import runner
 from lwm.experiments.runner import Job
-from lwm.sweep import attend, fence
+from lwm.sweep import attend, child, fence, policy
 
 WORST = -1e30
 """The score of a run that failed by its own error: others go on."""
@@ -31,6 +31,7 @@ class Trial(tune.Trainable):
         self._last: dict[str, Any] = {"score": WORST, "frames": 0}
         self._process: subprocess.Popen[bytes] | None = None
         self._claim: fence.Claim | None = None
+        self._busy_since: float | None = None
 
     def step(self) -> dict[str, Any]:
         """The next validation score: ``score``, ``frames``, ``done``."""
@@ -73,8 +74,15 @@ class Trial(tune.Trainable):
             return row or {**self._last, "done": True}
         if self._process is None:
             runner.check_same_settings(self._job)
-            self._claim = fence.take(self._job.directory, attend.node_name(), 1)
-            self._process = runner.start(self._job, "lwm.sweep.child", subprocess.PIPE)
+            try:
+                self._claim = fence.take(self._job.directory, attend.node_name(), 1)
+            except RunInUse:  # what was left of a worker that died is still stopping
+                self._busy_since = self._busy_since or time.monotonic()
+                if time.monotonic() - self._busy_since > policy.BUSY_LIMIT:
+                    raise
+                time.sleep(policy.BUSY_DELAY)
+                return None
+            self._process = child.begin(self._job, self._claim)
         time.sleep(fence.BEAT / 2)
         if self._claim is not None and not self._claim.beat():
             self._process.kill()
@@ -82,7 +90,7 @@ class Trial(tune.Trainable):
         code = self._process.poll()
         if code is None or runner.finished(self._job):
             return None
-        if code < 0:
-            raise RuntimeError(f"the run was killed by signal {-code}")  # Tune tries again
+        if code < 0 or code in attend.ASKED:  # Tune tries again
+            raise RuntimeError(f"the run was stopped from outside (exit code {code})")
         message = runner.last_words(self._job, code)
         return {**self._last, "score": WORST, "error": message, "done": True}
