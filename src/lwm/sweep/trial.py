@@ -20,7 +20,7 @@ WORST = -1e30
 
 
 class Trial(tune.Trainable):
-    """Attends one run.  Scores that are on disk already are told again before anything runs."""
+    """Attends one run.  Scores that are on disk already are told again before it goes on."""
 
     def setup(  # type: ignore[override]
         self, config: dict[str, Any], jobs: list[Job], storage: Path
