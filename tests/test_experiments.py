@@ -40,6 +40,13 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, text: str) -> None:
         rows.read(path, COLUMNS)
 
 
+def test_a_row_that_another_process_has_written_is_not_written_twice(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    for row in ({"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 2.0, "b": 4}, {"a": 2.0, "b": 5}):
+        rows.append_all(path, COLUMNS, [row], keys=("a",))
+    assert [row["b"] for row in rows.read(path, COLUMNS)] == ["2", "4"]
+
+
 def test_a_full_disk_leaves_the_rows_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

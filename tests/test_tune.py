@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lwm import cli, commands, runs
-from lwm.errors import BadInput
+from lwm.errors import BadInput, RunInUse
 from lwm.sweep import space
 
 TOP = Path(__file__).resolve().parents[1]
@@ -49,6 +50,14 @@ def test_points_are_of_the_space_and_of_the_seed(tmp_path: Path) -> None:
     assert 10 <= below <= 30  # half of them, on a scale of factors
 
 
+def test_points_of_a_narrow_range_differ_and_stay_inside(tmp_path: Path) -> None:
+    text = SMALL.replace("[0.9, 0.99]", "[0.99991, 0.99999]").replace("[0.01, 10.0]", "[3.0, 3.01]")
+    points = space.read(write(tmp_path, text), 30).points()
+    for key, low, high in (("dqn.gamma", 0.99991, 0.99999), ("intrinsic.beta", 3.0, 3.01)):
+        drawn = [point[key] for point in points]
+        assert low <= min(drawn) < max(drawn) <= high and len(set(drawn)) > 20
+
+
 def test_a_point_is_a_command_that_gives_its_config(tmp_path: Path) -> None:
     found = space.read(write(tmp_path, SMALL))
     for number, point in enumerate(found.points()):
@@ -67,6 +76,8 @@ def test_the_shipped_example_is_a_space() -> None:
     ("old", "new", "message"),
     [
         ('preset = "debug"', "preset = [", "is not TOML"),
+        ('preset = "debug"', "preset = 5", "preset=5 is not a name"),
+        ('preset = "debug"', 'preset = ["debug"]', "preset=['debug'] is not a name"),
         ("samples = 3", "sampels = 3", "unknown key 'sampels'"),
         ("samples = 3", "samples = 0", "samples=0 is not a whole number"),
         ("reduction = 2", "reduction = 1", "reduction=1 is not a whole number from 2"),
@@ -94,6 +105,39 @@ def test_no_space(tmp_path: Path) -> None:
         space.read(tmp_path / "none.toml")
     with pytest.raises(BadInput, match="nothing to search"):
         space.read(write(tmp_path, 'preset = "debug"'))
+
+
+def test_a_point_waits_for_what_is_left_of_a_dead_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its orphan holds the lock until it has stopped; a run stopped from outside is tried again."""
+    pytest.importorskip("ray", reason="needs the extra lwm[sweep]")
+    from lwm.sweep import attend, child, fence, policy, trial
+
+    monkeypatch.setattr(policy, "BUSY_DELAY", 0.01)
+    monkeypatch.setattr(fence, "BEAT", 0.01)
+    monkeypatch.setattr(attend, "node_name", lambda: "n1")
+    tries = iter([RunInUse("in use"), RunInUse("in use"), fence.Claim(tmp_path / "run", "t")])
+
+    def take(*_: object) -> fence.Claim:
+        found = next(tries)
+        if isinstance(found, RunInUse):
+            raise found
+        return found
+
+    class Process:
+        def poll(self) -> int:
+            return 128 + signal.SIGTERM
+
+    monkeypatch.setattr(fence, "take", take)
+    monkeypatch.setattr(fence.Claim, "beat", lambda self: True)
+    monkeypatch.setattr(child, "begin", lambda job, claim: Process())
+    job = space.read(write(tmp_path, SMALL)).job(0, {"intrinsic.beta": 1.0})
+    point = trial.Trial.__new__(trial.Trial)
+    point.setup({"trial": 0}, [job], tmp_path)
+    with pytest.raises(RuntimeError, match="stopped from outside"):
+        point.step()
+    assert next(tries, None) is None
 
 
 @pytest.mark.long
