@@ -27,6 +27,7 @@ from lwm.actor import Acted, ActorState, act
 from lwm.agent import TDInput, td_errors
 from lwm.cli import main
 from lwm.config import Config, load_preset, to_dict
+from lwm.encoder import EncoderLearner
 from lwm.envs.vector import make_env
 from lwm.episodes import read_episode, write_episode
 from lwm.evaluate import evaluate
@@ -313,6 +314,15 @@ def test_asked_to_stop_and_resumed(
     assert last["kind"] == kind and last["frames"] == runs.load_checkpoint(path).frames
     assert main(["train", "--resume", str(path), "--quiet"]) == 0
     assert_same_run(path, whole)
+
+
+def test_a_collapsed_phi_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(EncoderLearner, "collapsed", property(lambda self: True))
+    session.run(*session.start(config(), tmp_path / "run"))
+    err = capsys.readouterr().err
+    assert err.count("Φ has collapsed") == err.count("lwm: warning") == 1
 
 
 def test_the_baseline_is_resumed_too(tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ def _scenes(count: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def _learner(
-    embedding: int = 8, dtype: torch.dtype = torch.float32, seed: int = 0
+    embedding: int = 8, dtype: torch.dtype = torch.float32, seed: int = 0, centre: float = 0.0
 ) -> EncoderLearner:
     torch.manual_seed(seed)
-    config = dataclasses.replace(EncoderConfig(), embedding=embedding)
+    config = dataclasses.replace(EncoderConfig(), embedding=embedding, centre=centre)
     return EncoderLearner(Encoder(embedding, dtype), config)
 
 
@@ -68,6 +68,7 @@ def test_defaults_are_the_papers() -> None:
         "spatial_shift": 4,
         "wrap_shift": False,
         "temporal_shift": 2,
+        "centre": 0.0,  # ours: row 38
     }
 
 
@@ -135,7 +136,16 @@ def test_one_update_changes_every_weight_and_reports() -> None:
     assert all(not torch.equal(a, b) for a, b in zip(before, _weights(learner), strict=True))
     assert set(metrics) == {
         f"encoder/{name}"
-        for name in ("loss", "condition", "rank", "jitter", "jittered", "skipped", "collapsed")
+        for name in (
+            "loss",
+            "offset",
+            "condition",
+            "rank",
+            "jitter",
+            "jittered",
+            "skipped",
+            "collapsed",
+        )
     }
     assert all(math.isfinite(v) for v in metrics.values())
     # Paper scale: unrelated partners are 2 D apart.
@@ -143,6 +153,25 @@ def test_one_update_changes_every_weight_and_reports() -> None:
     assert 1 < metrics["encoder/rank"] <= 8 and metrics["encoder/condition"] > 1
     assert metrics["encoder/jitter"] == metrics["encoder/skipped"] == 0
     assert learner.counts == {"updates": 1, "jittered": 0, "skipped": 0, "low_rank": 0}
+
+
+def test_centring_moves_the_mean_of_z_and_nothing_else() -> None:
+    """W-MSE does not see where z is: with the whole mean taken out, z is the same about 0."""
+    frames, partners, offsets = _scenes(PAIRS), _scenes(PAIRS, seed=1), _offsets(2 * PAIRS)
+    both = torch.from_numpy(np.concatenate([frames, partners]))
+    free, centred = _learner(), _learner(centre=1.0)
+    for learner in (free, centred):
+        with torch.no_grad():
+            learner.encoder.projection.bias += 7
+        seen = learner.encoder.trunk.varied(both, offsets, False)
+        before = learner.encoder(seen).detach().mean(0)
+        metrics = learner.learn(frames, partners, offsets)
+        assert metrics["encoder/offset"] > 7
+    *weights, bias = _weights(free)
+    *others, moved = _weights(centred)
+    assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+    assert torch.allclose(moved, bias - before, atol=1e-5) and before.abs().min() > 6
+    assert centred.learn(frames, partners, offsets)["encoder/offset"] < 1
 
 
 def test_an_update_is_shift_embed_loss_and_adam() -> None:

@@ -121,6 +121,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("dqn.error_input", True, "Sec. 3.4"),
     ("encoder.representation", "auto", "W-MSE, where observations are images"),
     ("encoder.freeze_after_pretraining", False, "Sec. 3.4"),
+    ("encoder.centre", 0.0, "ours: row 38, off in every preset but laptop"),
     ("world_model.residual", False, OFF),
     ("intrinsic.stored_bonus", False, "Alg. 1"),
     ("encoder.hidden", 128, "of vectors: images have no such layer"),
@@ -306,12 +307,14 @@ SMALLER = {
 def test_laptop_has_less_of_everything_and_the_same_method() -> None:
     found = changes("laptop")
     # Fewer actors, windows and pretraining; fewer updates, each of which moves everything further.
-    rates = {"dqn.tau", "dqn.learning_rate", "intrinsic.momentum"}
+    rates = {"dqn.tau", "dqn.learning_rate", "dqn.adam_epsilon", "intrinsic.momentum"}
+    rates |= {"encoder.centre"}  # row 38
     assert set(found) == SMALLER | rates | {"loop.cycles_per_update"}
     paper = preset("paper")
     assert all(found[key] < get(paper, key) for key in SMALLER)
     assert found["loop.cycles_per_update"] > 1 and found["dqn.tau"] > 0.005
     assert found["dqn.learning_rate"] > 1e-4 and found["intrinsic.momentum"] < 0.999
+    assert found["dqn.adam_epsilon"] < 1e-3 and 0 < found["encoder.centre"] <= 1
     laptop = preset("laptop")
     assert 10**6 <= laptop.loop.total_frames * laptop.atari.action_repeat <= 2 * 10**6
     # The networks, the inputs and the targets are the paper's.

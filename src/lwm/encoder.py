@@ -148,7 +148,7 @@ class EncoderLearner(PhiLearner):
     def __init__(self, encoder: Encoder, config: EncoderConfig) -> None:
         """``encoder`` is on the device where it is to be trained."""
         super().__init__(encoder, config)
-        self.wrap = config.wrap_shift
+        self.wrap, self.centre = config.wrap_shift, config.centre
         self.rank_limit = min(COLLAPSED_RANK, config.embedding / 2)
         self.counts = {"updates": 0, "jittered": 0, "skipped": 0, "low_rank": 0}
         """Calls of ``learn``, those that needed jitter, those that changed nothing, and for how
@@ -167,8 +167,14 @@ class EncoderLearner(PhiLearner):
         """
         both = torch.cat([self._put(pairs_x), self._put(pairs_y)])
         seen = self.encoder.trunk.varied(both, offsets.to(self.device), self.wrap)
-        out = w_mse(self.encoder(seen))
+        z = self.encoder(seen)
+        out = w_mse(z)
         stepped = self._step(out.loss)
+        spread, mean = torch.var_mean(z.detach(), 0)
+        if stepped and self.centre:
+            # The bias has no gradient: moved, Φ is as good for W-MSE as it was.
+            with torch.no_grad():
+                self.encoder.projection.bias.sub_(self.centre * mean)
         self._count(out, stepped)
         metrics: Metrics = {
             "encoder/condition": out.condition,
@@ -178,8 +184,10 @@ class EncoderLearner(PhiLearner):
             "encoder/skipped": float(not stepped),
             "encoder/collapsed": float(self.collapsed),
         }
-        # Metrics are averaged and written as JSON: a loss that does not exist is left out.
-        return metrics if out.paper_loss is None else {"encoder/loss": out.paper_loss, **metrics}
+        if out.paper_loss is None:  # metrics are written as JSON: what does not exist is left out
+            return metrics
+        offset = (mean.square().mean() / spread.mean().clamp(min=1e-12)).sqrt()
+        return {"encoder/loss": out.paper_loss, "encoder/offset": offset, **metrics}
 
     def _count(self, out: WMSEOutput, stepped: bool) -> None:
         c = self.counts

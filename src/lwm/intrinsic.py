@@ -277,7 +277,8 @@ class WorldModelBonus(ErrorBonus):
         prediction, goal, valid = self._predictions(window)
         error = prediction_error(prediction, goal)
         fault = bit_loss(prediction, goal) if self.loss == "bce" else error
-        loss = (fault * valid).sum() / valid.sum().clamp(min=1)
+        real = valid.sum().clamp(min=1)
+        loss = (fault * valid).sum() / real
         with torch.no_grad():
             self._move_moments(error, valid, burn_in)
             r_in = self._paid(error, valid, window)
@@ -289,6 +290,9 @@ class WorldModelBonus(ErrorBonus):
                     (paid * window.is_last[burn_in:]).sum() / paid.sum().clamp(min=1e-12)
                 ),
                 "world_model/loss": loss.detach(),
+                "world_model/unexplained": (
+                    (error * valid).sum() / real / goal.flatten(0, 1).var(0).mean().clamp(min=1e-12)
+                ),
                 "world_model/error_mean": self.moments.mean,
                 "world_model/error_std": self.moments.std,
             }

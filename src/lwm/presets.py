@@ -138,6 +138,10 @@ _LAPTOP: dict[str, Any] = {
     "intrinsic.momentum": 0.95,
     "dqn.learning_rate": 3e-4,
     "dqn.tau": 0.02,
+    # With the paper's ε of 1e-3 most weights of a DQN that sees little reward hardly move.
+    "dqn.adam_epsilon": 1e-5,
+    # Φ's mean wanders off to many times its spread, and the world model's RNN saturates (row 38).
+    "encoder.centre": 0.1,
 }
 
 _SINGLE_GPU: dict[str, Any] = {**_ATARI, "device": "cuda", "precision": "bfloat16"}

@@ -220,6 +220,9 @@ class EncoderConfig:
         False, "Phi stays as pretraining left it; False: one update a cycle", source="Sec. 3.4"
     )
     temporal_shift: int = setting(2, "largest k of pairs (t, t+k)", 1, 1000, "Phi training: L")
+    centre: float = setting(
+        0.0, "share of z's mean, which W-MSE does not see, that an update takes out; row 38", 0, 1
+    )
 
 
 @dataclass(frozen=True)

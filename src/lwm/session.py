@@ -128,7 +128,7 @@ def run(
     """
     config = trainer.config
     began, frames = time.monotonic(), trainer.frames
-    saved = frames
+    saved, alarmed = frames, False
     rows = RowBlocks(writer, trainer.replay) if config.replay.compress else None
     stops = Stops()
 
@@ -141,6 +141,10 @@ def run(
         saved = trainer.frames
 
     def tell(event: Event) -> None:
+        nonlocal alarmed
+        if event.data.get("encoder/collapsed", 0) > 0 and not alarmed:
+            alarmed = True
+            warn(f"at {event.frames:,} frames Φ has collapsed: it tells observations hardly apart")
         seconds = stops.mark() - began
         writer.log({"kind": event.kind, "frames": event.frames, **event.data})
         done = event.frames - first
