@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,8 +25,8 @@ _PIXELS = SIDE * SIDE
 _COMPRESSED_FRAME = 1100
 """Bytes to reckon with per compressed frame (360 to 800 were measured on the paper's games)."""
 _REST_OF_ROW = 8 + 4 + 4 + 4 + 1 + 1
-_PROCESS = 700 << 20
-"""Libraries, networks, optimisers and the arrays of an update, about."""
+_PROCESS = 900 << 20
+"""Libraries, networks, optimisers and the arrays of an update, about (818 MiB were measured)."""
 _WORKER = 120 << 20
 
 
@@ -39,8 +40,9 @@ def replay_bytes(config: Config) -> int:
 
 
 def memory_bytes(config: Config) -> int:
-    """Memory of the whole run, worker processes included."""
-    return replay_bytes(config) + _PROCESS + workers(config) * _WORKER
+    """Memory of the whole run, worker processes included: at its end those of training and of
+    the evaluation live side by side."""
+    return replay_bytes(config) + _PROCESS + 2 * workers(config) * _WORKER
 
 
 def workers(config: Config) -> int:
@@ -63,14 +65,48 @@ def check_memory(config: Config) -> None:
 
 def available_bytes() -> int | None:
     """Memory that can be had without swapping; None where the system does not say."""
+    told = [value for value in (_of_machine(), _of_group()) if value is not None]
+    return min(told, default=None)
+
+
+def _of_machine() -> int | None:
+    return _lines(Path("/proc/meminfo"), ":").get("MemAvailable", None)
+
+
+def _of_group(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int | None:
+    """What a container or a batch job may still take (control groups, version 2)."""
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) << 10
+        told = own.read_text(encoding="ascii").strip().splitlines()
     except (OSError, ValueError):
-        pass
-    return None
+        return None
+    place = next((line[3:] for line in told if line.startswith("0::")), "/")
+    here = root / place.strip("/")
+    left = []
+    for folder in [here, *here.parents]:
+        if folder == root.parent:
+            break
+        try:
+            limit = int((folder / "memory.max").read_text())
+            used = int((folder / "memory.current").read_text())
+        except (OSError, ValueError):  # there is none, or it is "max"
+            continue
+        # Pages of files that were read are given back when memory is asked for.
+        left.append(limit - used + _lines(folder / "memory.stat").get("inactive_file", 0))
+    return min(left, default=None)
+
+
+def _lines(path: Path, behind: str = "") -> dict[str, int]:
+    """``name value`` lines; values with the unit kB in bytes."""
+    found = {}
+    try:
+        for line in path.read_text(encoding="ascii").splitlines():
+            name, value, *unit = line.split()
+            found[name.removesuffix(behind)] = int(value) << (10 if unit else 0)
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def describe(config: Config) -> str:

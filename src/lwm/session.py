@@ -77,6 +77,7 @@ def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
     config = from_dict(runs.read_config(path))
     if (runs.read_status(path) or {}).get("state") == "finished":
         raise BadInput(f"{path} is finished: nothing to resume")
+    check_memory(config)
     machine = _machine(config)
     writer, saved = runs.RunWriter.reopen(path, machine, warn=warn)
     with _closed_on_error(writer):
