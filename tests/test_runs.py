@@ -130,7 +130,7 @@ def test_a_checkpoint_comes_back_with_its_facts(writer: runs.RunWriter) -> None:
     ("leave", "state", "message"),
     [
         (lambda w: None, "stopped", ""),
-        (lambda w: w.set_status("finished", 7), "finished", ""),
+        (lambda w: w.set_status("finished"), "finished", ""),
         (lambda w: 1 / 0, "failed", "ZeroDivisionError: division by zero"),
         (lambda w: fail_with(RunFailed("disk full")), "failed", "disk full"),
         (lambda w: fail_with(KeyboardInterrupt()), "stopped", "KeyboardInterrupt: "),
@@ -275,6 +275,33 @@ def test_resume_without_a_checkpoint_starts_over(writer: runs.RunWriter) -> None
         assert list(runs.read_metrics(writer.path)) == []
         again.checkpoint(1, {})
     assert runs.load_checkpoint(writer.path).machine == MACHINE
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty directory", "a file"])
+@pytest.mark.parametrize("witness", ["status.json", "timing.jsonl"])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
+    writer: runs.RunWriter, witness: str, left: str
+) -> None:
+    writer.log({"frames": 1})
+    writer.checkpoint(1, {})
+    writer.log({"frames": 2})
+    if witness == "timing.jsonl":
+        writer.log_timing({"seconds": 1, "checkpoint_seconds": 0.5})
+        writer.set_status("running", 0)
+    writer.close()
+    folder = writer.path / "checkpoints"
+    shutil.rmtree(folder)
+    if left == "an empty directory":
+        folder.mkdir()
+    elif left == "a file":
+        folder.write_text("")
+    logs = [writer.path / name for name in ("metrics.jsonl", "timing.jsonl")]
+    before = [log.read_bytes() for log in logs]
+    kind = CheckpointError if left == "a file" else BadInput
+    said = refusal(kind, runs.RunWriter.reopen, writer.path)
+    assert str(folder) in said and (left == "a file" or witness in said)
+    assert [log.read_bytes() for log in logs] == before
+    assert (runs.read_status(writer.path) or {})["state"] == "stopped"
 
 
 def test_resume_falls_back_and_cuts_further(writer: runs.RunWriter) -> None:

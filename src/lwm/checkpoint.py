@@ -227,7 +227,7 @@ def _numbered(directory: Path) -> list[tuple[int, Path]]:
     counts too, below the real one of its number."""
     try:
         entries = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return []
     except OSError as error:
         raise CheckpointError(f"cannot read {directory}: {reason(error)}") from error

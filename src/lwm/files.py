@@ -70,6 +70,23 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def is_directory(path: Path) -> bool:
+    """Whether a directory is there; False if nothing is, BadInput if anything else.
+
+    A link is something else: whoever gave us a run could have files anywhere read, or removed.
+    """
+    try:
+        found = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {reason(error)}") from error
+    if not stat.S_ISDIR(found):
+        what = "a link, which is not followed" if stat.S_ISLNK(found) else "not a directory"
+        raise BadInput(f"{path} is {what}")
+    return True
+
+
 def replace_between(path: Path, begin: str, end: str, text: str) -> bool:
     """Replace what stands between two marks in the file ``path``; False if it or they are not
     there."""

@@ -107,6 +107,7 @@ class RunWriter:
     ) -> tuple[RunWriter, Saved | None]:
         """Continue a run from its newest good checkpoint (None: from the start).
 
+        A run that had one, by its status or its timing, and has none is refused.
         Both logs are cut to their length at that checkpoint.  ``machine`` is what goes into further
         checkpoints, by default what machine.json says.
         """
@@ -118,6 +119,8 @@ class RunWriter:
             raise BadInput(f"cannot write to {path}: {reason(error)}") from error
         try:
             saved = saved_as.newest(path, saved_as.sum_of(config), warn)
+            if saved is None:
+                _refuse_lost(path)
             facts = machine or read_machine(path) or {}
             writer = cls(path, lock, facts, keep, saved_as.sum_of(config))
         except BaseException:
@@ -330,6 +333,18 @@ def _run(path: Path) -> Path:
 
 def _read(path: Path, name: str, limit: int) -> dict[str, Any] | None:
     return read_json(_run(path) / name, limit)
+
+
+def _refuse_lost(path: Path) -> None:
+    """A run that had a checkpoint and has none now does not begin anew: its logs would be cut."""
+    told = None
+    if (read_status(path) or {}).get("frames"):
+        told = "status.json"
+    elif any("checkpoint_seconds" in row for row in read_timing(path)):
+        told = "timing.jsonl"
+    if told:
+        where = path / "checkpoints"
+        raise BadInput(f"{where} has no checkpoint, {told} tells of one: not copied or mounted?")
 
 
 def _refuse_existing(path: Path) -> None:
