@@ -201,6 +201,29 @@ def test_old_checkpoints_and_stale_leftovers_go(tmp_path: Path) -> None:
     ]
 
 
+def test_what_only_looks_like_a_leftover_stays(tmp_path: Path) -> None:
+    for name in ("thesis.tmp-999999999", "a.step-1.tmp-999999999", "model.tmp-999999999"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-7.old-1.tmp-999999999").mkdir()
+    checkpoint.save(tmp_path, "step-1", state_of(1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.step-1.tmp-999999999", "model.tmp-999999999", "step-1", "thesis.tmp-999999999",
+    ]  # fmt: skip
+    checkpoint.save(tmp_path, "model", state_of(2))
+    assert not (tmp_path / "model.tmp-999999999").exists()
+    assert (tmp_path / "thesis.tmp-999999999").exists()
+
+
+def test_rows_in_a_linked_directory_stay(tmp_path: Path) -> None:
+    place, folder = tmp_path / "elsewhere", tmp_path / "checkpoints"
+    place.mkdir()
+    (place / "rows-000000000-000000064-0123456789abcdef.zst").write_text("mine")
+    folder.mkdir()
+    (folder / "rows").symlink_to(place)
+    checkpoint.save(folder, "step-1", state_of(1))
+    assert len(list(place.iterdir())) == 1
+
+
 def test_saving_under_the_same_name_replaces(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, "step-1", state_of(1), keep=1)
     checkpoint.save(tmp_path, "step-1", state_of(2), keep=1)

@@ -297,8 +297,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
         folder.write_text("")
     logs = [writer.path / name for name in ("metrics.jsonl", "timing.jsonl")]
     before = [log.read_bytes() for log in logs]
-    kind = CheckpointError if left == "a file" else BadInput
-    said = refusal(kind, runs.RunWriter.reopen, writer.path)
+    said = refusal(BadInput, runs.RunWriter.reopen, writer.path)
     assert str(folder) in said and (left == "a file" or witness in said)
     assert [log.read_bytes() for log in logs] == before
     assert (runs.read_status(writer.path) or {})["state"] == "stopped"
@@ -438,6 +437,38 @@ def test_a_log_that_is_no_file_is_neither_cut_nor_waited_for(
     assert precious.read_text() == "precious\n"
     reader = runs.read_metrics if log == "metrics.jsonl" else runs.read_timing
     assert said == refusal(BadInput, lambda: list(reader(writer.path)))
+
+
+def elsewhere(tmp_path: Path) -> Path:
+    """Somebody's directory, with things in it that look as if they were leftovers of ours."""
+    place = tmp_path / "elsewhere"
+    (place / "thesis.tmp-999999").mkdir(parents=True)
+    (place / "step-000000001.tmp-999999").mkdir()
+    rows = "rows-000000000-000000064-0123456789abcdef.zst"
+    for name in (rows, ".rows-1.tmp-1", "notes.txt"):
+        (place / name).write_text("mine")
+    return place
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/rows"])
+def test_linked_directories_are_not_followed(
+    writer: runs.RunWriter, tmp_path: Path, name: str
+) -> None:
+    place = elsewhere(tmp_path)
+    before = sorted(path.name for path in place.iterdir())
+    writer.checkpoint(1, {})
+    link = writer.path / name
+    if name == "checkpoints":
+        shutil.rmtree(link)
+    link.symlink_to(place)
+    said = f"{link} is a link, which is not followed"
+    assert refusal(BadInput, writer.checkpoint, 2, {}) == said
+    rows = {"obs": np.zeros((1, 1, 4), np.uint8)}
+    assert refusal(BadInput, writer.write_block, 0, rows) == said
+    assert refusal(BadInput, runs.load_checkpoint, writer.path) == said
+    writer.close()
+    assert refusal(BadInput, runs.RunWriter.reopen, writer.path) == said
+    assert sorted(path.name for path in place.iterdir()) == before
 
 
 @pytest.mark.parametrize("name", ["config.json", "status.json", "machine.json"])

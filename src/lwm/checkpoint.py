@@ -44,7 +44,7 @@ from lwm.codec import (
     read_safetensors,
     safetensors_chunks,
 )
-from lwm.errors import CheckpointError, RunFailed, reason
+from lwm.errors import BadInput, CheckpointError, RunFailed, reason
 
 FORMAT = 1
 ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
@@ -54,7 +54,7 @@ BLOCKS = "_blocks"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _STEP = re.compile(r"step-([0-9]{1,18})(\.old-[0-9]+)?")
-_TEMPORARY = re.compile(r".+\.tmp-([0-9]{1,18})")
+_TEMPORARY = re.compile(r"(.+?)(?:\.old-[0-9]+)?\.tmp-([0-9]{1,18})")
 
 
 def save(
@@ -96,8 +96,11 @@ def save(
 
 
 def rows_directory(directory: Path) -> Path:
-    """Where the blocks of rows of the checkpoints in ``directory`` are."""
-    return Path(directory) / "rows"
+    """Where the blocks of rows of the checkpoints in ``directory`` are; BadInput if it is a link
+    or no directory."""
+    rows = Path(directory) / "rows"
+    files.is_directory(rows)
+    return rows
 
 
 def load(path: Path, part: str | None = None) -> dict[str, Any]:
@@ -192,13 +195,13 @@ def _prune(directory: Path, name: str, keep: int) -> None:
                 _discard(path)
         for entry in os.listdir(directory):
             owner = _TEMPORARY.fullmatch(entry)
-            if owner and _is_stale(int(owner[1])):
+            if owner and _is_ours(owner[1], name) and _is_stale(int(owner[2])):
                 _rmtree(directory / entry)
             elif entry.startswith(f"{name}.old-"):
                 _discard(directory / entry)
         named = [block for _, path in _numbered(directory) for block in _named_blocks(path)]
         row_blocks.prune(rows_directory(directory), named)
-    except OSError:
+    except (OSError, BadInput):
         pass
 
 
@@ -207,6 +210,11 @@ def _discard(path: Path) -> None:
     doomed = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     files.rename(path, doomed)
     _rmtree(doomed)
+
+
+def _is_ours(stem: str, name: str) -> bool:
+    """Whether a temporary directory is of ``name`` or of a numbered checkpoint: others stay."""
+    return stem == name or _STEP.fullmatch(stem) is not None
 
 
 def _is_stale(pid: int) -> bool:

@@ -191,17 +191,18 @@ def plan(args: argparse.Namespace) -> int:
 
 def evaluate(args: argparse.Namespace) -> int:
     """``lwm evaluate``."""
-    from lwm import runs, session
+    from lwm import episodes, runs, session
 
+    folder = episodes.directory_of(args.run) if args.record else None
     trained = session.load(args.run, args.device)
     result = session.score(trained, args.episodes)
     print(describe(result))
     runs.write_evaluation(args.run, result)
-    if args.record:
+    if folder is not None:
         from lwm.recording import record
 
-        paths = record(trained, args.run / "episodes", args.record)
-        print(f"recorded {len(paths)} episodes in {args.run / 'episodes'}")
+        paths = record(trained, folder, args.record)
+        print(f"recorded {len(paths)} episodes in {folder}")
     return 0
 
 

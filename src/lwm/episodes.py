@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from lwm.errors import BadInput, RunFailed, reason
-from lwm.files import open_regular, read_up_to, write_bytes_atomic
+from lwm.files import is_directory, open_regular, read_up_to, write_bytes_atomic
 
 FORMAT = 1
 MAX_BYTES = 1 << 29  # of the safetensors file: a whole Atari game of 27 000 frames takes 200 MB
@@ -76,6 +76,13 @@ class Episode:
         fault = _fault(self.fields, self.meta)
         if fault:
             raise BadInput(f"not a valid episode: {fault}")
+
+
+def directory_of(run: Path) -> Path:
+    """Where the episodes of a run are; BadInput if that is a link or no directory."""
+    directory = Path(run) / "episodes"
+    is_directory(directory)
+    return directory
 
 
 def episode_path(directory: Path, number: int) -> Path:

@@ -152,7 +152,7 @@ class RunWriter:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return saved_as.directory_of(self.path)
 
     def checkpoint(self, frames: int, state: dict[str, Any], rows: Sequence[Block] = ()) -> Path:
         """Save ``state``, what the logs hold so far, and on what machine; ``rows``: the blocks of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lwm import blocks, checkpoint
+from lwm import blocks, checkpoint, files
 from lwm.blocks import Block, Rows
 from lwm.errors import CheckpointError
 from lwm.files import RowLog, plain
@@ -41,6 +41,15 @@ class Saved:
         return ((block.first, blocks.read(directory, block)) for block in self.blocks)
 
 
+def directory_of(run: Path) -> Path:
+    """Where the checkpoints of a run are; BadInput if that, or where their rows are, is a link or
+    no directory: nothing outside the run is read, written or removed."""
+    directory = Path(run) / "checkpoints"
+    files.is_directory(directory)
+    checkpoint.rows_directory(directory)
+    return directory
+
+
 def newest(
     run: Path, config_sum: str, warn: Callable[[str], None] | None, part: str | None = None
 ) -> Saved | None:
@@ -53,7 +62,7 @@ def newest(
         if _own(where, state).get("config_sum", config_sum) != config_sum:
             raise CheckpointError(f"{where} is of another config than {run / 'config.json'}")
 
-    found = checkpoint.latest(run / "checkpoints", warn, part, check)
+    found = checkpoint.latest(directory_of(run), warn, part, check)
     if found is None:
         return None
     where, state = found
