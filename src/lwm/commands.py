@@ -88,7 +88,6 @@ def train(args: argparse.Namespace) -> int:
         flags = (
             args.size,
             args.game,
-            args.env,
             args.frames,
             args.out,
             args.agent,
@@ -99,7 +98,7 @@ def train(args: argparse.Namespace) -> int:
             raise BadInput("--resume takes the config of the run; give no other settings")
         from lwm import session
 
-        writer, trainer = session.reopen(args.resume)
+        writer, trainer = session.reopen(args.resume, args.env)
     else:
         if args.workload not in WORKLOADS:
             if args.workload and "=" in args.workload:
@@ -194,7 +193,7 @@ def evaluate(args: argparse.Namespace) -> int:
     from lwm import episodes, runs, session
 
     folder = episodes.directory_of(args.run) if args.record else None
-    trained = session.load(args.run, args.device)
+    trained = session.load(args.run, args.device, args.env)
     result = session.score(trained, args.episodes)
     print(describe(result))
     runs.write_evaluation(args.run, result)
