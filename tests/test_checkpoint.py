@@ -485,6 +485,7 @@ def test_the_order_of_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     checkpoint.save(tmp_path / "checkpoints", "step-1", state_of(1))
     temporary = f"step-1.tmp-{os.getpid()}"
     assert tape == [
+        f"sync {tmp_path.name}",
         "sync arrays.safetensors",
         "sync state.json",
         "sync manifest.json",

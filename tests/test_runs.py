@@ -561,7 +561,46 @@ def test_logs_are_synced_before_the_checkpoint(
 
     monkeypatch.setattr(files, "fsync", fsync)
     writer.checkpoint(1, {})
-    assert tape[:3] == ["metrics.jsonl", "timing.jsonl", "arrays.safetensors"]
+    assert tape[:4] == ["metrics.jsonl", "timing.jsonl", "run", "arrays.safetensors"]
+
+
+@pytest.mark.parametrize("state", ["finished", "stopped", "failed"])
+def test_logs_are_synced_before_a_final_status(
+    writer: runs.RunWriter, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    tape: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        tape.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")).split(".tmp")[0])
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    writer.set_status(state)
+    assert tape[:3] == ["metrics.jsonl", "timing.jsonl", ".status.json"]
+    tape.clear()
+    writer.set_status("running")
+    assert tape == [".status.json", "run"]
+
+
+def test_names_of_new_directories_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape: list[Path] = []
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_dir():
+            tape.append(path.relative_to(tmp_path))
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    with runs.RunWriter.create(tmp_path / "a" / "b" / "run", CONFIG, MACHINE) as writer:
+        assert [str(path) for path in tape[:4]] == [".", "a", "a/b", "a/b/run"]
+        tape.clear()
+        writer.write_block(0, {"obs": np.zeros((1, 1, 4), np.uint8)})
+        run = Path("a/b/run")
+        assert tape == [run, run / "checkpoints", run / "checkpoints" / "rows"]
+        tape.clear()
+        writer.checkpoint(1, {})
+        assert run not in tape and tape[-1] == run / "checkpoints"
 
 
 def count_to(path: Path, end: int, warn: Callable[[str], None]) -> None:

@@ -32,7 +32,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from lwm.errors import BadInput, CheckpointError, RunFailed, reason
-from lwm.files import open_regular, read_up_to, write_bytes_atomic
+from lwm.files import make_directory, open_regular, read_up_to, write_bytes_atomic
 
 ROWS = 64
 """Rows in a block, at most: as many pictures of 84 x 84 as fit into the window of level 1."""
@@ -81,7 +81,7 @@ def write(directory: Path, first: int, rows: Rows) -> Block:
     sha256 = hashlib.sha256(data).hexdigest()
     block = Block(first, first + len(rows["obs"]), len(data), sha256)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
     except OSError as error:
         raise RunFailed(f"cannot write {directory}: {reason(error)}") from error
     write_bytes_atomic(directory / block.name, data)

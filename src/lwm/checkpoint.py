@@ -75,7 +75,7 @@ def save(
         raise CheckpointError(f"the key {BLOCKS!r} of a state is reserved")
     arrays, text = encode({**state, BLOCKS: row_blocks.to_json(blocks)} if blocks else state)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        files.make_directory(directory)
         _rmtree(temporary)
         temporary.mkdir()
         written = {

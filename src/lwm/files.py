@@ -70,6 +70,17 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it that are missing; their names are durable."""
+    missing = []
+    while not path.is_dir() and path != path.parent:
+        missing.append(path)
+        path = path.parent
+    for made in reversed(missing):
+        made.mkdir(exist_ok=True)
+        sync_directory(made.parent)
+
+
 def is_directory(path: Path) -> bool:
     """Whether a directory is there; False if nothing is, BadInput if anything else.
 

@@ -79,7 +79,7 @@ class RunWriter:
         """Start a run in a new or empty directory."""
         path = Path(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            files.make_directory(path)
             _refuse_existing(path)
             lock = files.lock(path / "lock", path)
         except OSError as error:
@@ -187,6 +187,9 @@ class RunWriter:
         """Replace status.json; ``frames`` defaults to the last number given."""
         if state not in STATES:
             raise ValueError(f"state {state!r} is not one of {', '.join(STATES)}")
+        if state != "running":  # what it speaks of is on the disk before it is
+            self._metrics.sync()
+            self._timing.sync()
         self._state = state
         self._frames = self._frames if frames is None else int(frames)
         status = {"state": state, "frames": self._frames, "message": message, "pid": os.getpid()}
