@@ -214,6 +214,45 @@ def test_what_only_looks_like_a_leftover_stays(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.tmp-999999999").exists()
 
 
+def test_a_file_with_the_name_of_a_checkpoint_disturbs_nothing(tmp_path: Path) -> None:
+    for stray in ("step-999999999", "step-000000002", "step-000000000"):
+        (tmp_path / stray).write_text("mine")
+    (tmp_path / "rows").mkdir()
+    block = "rows-000000000-000000064-0123456789abcdef.zst"
+    for number in (1, 3, 4):
+        (tmp_path / "rows" / block).write_text("of no checkpoint")
+        checkpoint.save(tmp_path, f"step-{number:09d}", state_of(number))
+        assert not (tmp_path / "rows" / block).exists()
+    left = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert left == ["rows", "step-000000003", "step-000000004"]
+    size = sum(file.stat().st_size for file in (tmp_path / left[-1]).iterdir())
+    assert checkpoint.newest_bytes(tmp_path) == size
+    told: list[str] = []
+    found = checkpoint.latest(tmp_path, told.append)
+    assert found is not None and found[0].name == left[-1]
+    assert len(told) == 1 and "step-999999999 is not a checkpoint directory" in told[0]
+
+
+def test_a_deeply_nested_foreign_state_disturbs_no_later_save(tmp_path: Path) -> None:
+    foreign = checkpoint.save(tmp_path, "step-9", state_of(9))
+    text = b'{"values":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    for name in (checkpoint.STATE, checkpoint.MANIFEST):
+        (foreign / name).unlink()
+    arrays = (foreign / checkpoint.ARRAYS).read_bytes()
+    (foreign / checkpoint.ARRAYS).unlink()
+    written = {
+        checkpoint.ARRAYS: files.write_file(foreign / checkpoint.ARRAYS, [arrays]),
+        checkpoint.STATE: files.write_file(foreign / checkpoint.STATE, [text]),
+    }
+    (foreign / checkpoint.MANIFEST).write_bytes(checkpoint._manifest(written))
+    for number in (1, 2, 3):
+        checkpoint.save(tmp_path, f"step-{number}", state_of(number))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2", "step-3", "step-9"]
+    told: list[str] = []
+    found = checkpoint.latest(tmp_path, told.append)
+    assert found is not None and found[0].name == "step-3" and len(told) == 1
+
+
 def test_rows_in_a_linked_directory_stay(tmp_path: Path) -> None:
     place, folder = tmp_path / "elsewhere", tmp_path / "checkpoints"
     place.mkdir()

@@ -157,8 +157,8 @@ def latest(
 
 def newest_bytes(directory: Path) -> int:
     """Bytes of the files of the newest checkpoint, 0 if there is none."""
-    present = _numbered(Path(directory))
-    return sum(file.stat().st_size for file in present[-1][1].iterdir()) if present else 0
+    present = _directories(Path(directory))
+    return sum(file.lstat().st_size for file in present[-1][1].iterdir()) if present else 0
 
 
 def _rmtree(path: Path) -> None:
@@ -190,7 +190,7 @@ def _prune(directory: Path, name: str, keep: int) -> None:
     match = _STEP.fullmatch(name)
     try:
         if match:
-            older = [path for number, path in _numbered(directory) if number < int(match[1])]
+            older = [path for number, path in _directories(directory) if number < int(match[1])]
             for path in older[: max(0, len(older) - (keep - 1))]:
                 _discard(path)
         for entry in os.listdir(directory):
@@ -199,7 +199,7 @@ def _prune(directory: Path, name: str, keep: int) -> None:
                 _rmtree(directory / entry)
             elif entry.startswith(f"{name}.old-"):
                 _discard(directory / entry)
-        named = [block for _, path in _numbered(directory) for block in _named_blocks(path)]
+        named = [block for _, path in _directories(directory) for block in _named_blocks(path)]
         row_blocks.prune(rows_directory(directory), named)
     except (OSError, BadInput):
         pass
@@ -244,6 +244,11 @@ def _numbered(directory: Path) -> list[tuple[int, Path]]:
     return [(int(m[1]), directory / entry) for m, entry in found]
 
 
+def _directories(directory: Path) -> list[tuple[int, Path]]:
+    """Those of ``_numbered`` that can be checkpoints: files of such a name are left out."""
+    return [found for found in _numbered(directory) if stat.S_ISDIR(os.lstat(found[1]).st_mode)]
+
+
 def _manifest(files: dict[str, Any]) -> bytes:
     document = {"files": files, "format": FORMAT}
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
@@ -286,8 +291,10 @@ def _named_blocks(path: Path) -> list[Block]:
         listed = _read_manifest(path / MANIFEST)
         document = json.loads(_read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES))
         return row_blocks.from_json(document["values"].get(BLOCKS, []))
-    except (CheckpointError, FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+    except (CheckpointError, FileNotFoundError, NotADirectoryError):
         return []
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return []  # right sums around a foreign content
 
 
 def _open_regular(path: Path) -> IO[bytes]:

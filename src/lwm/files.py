@@ -72,13 +72,14 @@ def sync_directory(path: Path) -> None:
 
 def make_directory(path: Path) -> None:
     """Make a directory, and those above it that are missing; their names are durable."""
-    missing = []
-    while not path.is_dir() and path != path.parent:
-        missing.append(path)
-        path = path.parent
+    missing = [path]
+    while not missing[-1].parent.exists() and missing[-1] != missing[-1].parent:
+        missing.append(missing[-1].parent)
     for made in reversed(missing):
+        new = not made.is_dir()
         made.mkdir(exist_ok=True)
-        sync_directory(made.parent)
+        if new:
+            sync_directory(made.parent)
 
 
 def is_directory(path: Path) -> bool:
