@@ -344,10 +344,37 @@ def test_resume_refuses_a_log_that_is_not_its_own(writer: runs.RunWriter, log: s
     for damaged in (whole[:-1], b"", b"x" * len(whole)):
         path.write_bytes(damaged)
         other = {name: (writer.path / name).read_bytes() for name in ("metrics.jsonl", log)}
-        assert str(path) in refusal(BadInput, runs.RunWriter.reopen, writer.path)
+        told: list[str] = []
+        refusal(CheckpointError, runs.RunWriter.reopen, writer.path, None, 2, told.append)
+        assert len(told) == 1 and str(path) in told[0]
         assert {name: (writer.path / name).read_bytes() for name in other} == other
+    path.unlink()
+    refusal(CheckpointError, runs.RunWriter.reopen, writer.path, None, 2, told.append)
+    assert f"{path} has 0 bytes" in told[-1] and not path.exists()
     path.write_bytes(whole)
     runs.RunWriter.reopen(writer.path)[0].close()
+
+
+@pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl"])
+@pytest.mark.parametrize("cut", [1, 5])
+def test_a_checkpoint_that_saw_more_of_a_log_is_passed_over(
+    writer: runs.RunWriter, log: str, cut: int
+) -> None:
+    for frames in (1, 2, 3):
+        writer.log({"frames": frames})
+        writer.log_timing({"seconds": frames})
+        writer.checkpoint(frames, {"n": frames})
+    writer.close()
+    path = writer.path / log
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert runs.load_checkpoint(writer.path).frames == 3  # readers of weights need no log
+    told: list[str] = []
+    again, saved = runs.RunWriter.reopen(writer.path, warn=told.append)
+    with again:
+        assert saved is not None and saved.frames == 2
+        assert len(told) == 1 and "step-000000003 saw" in told[0] and str(path) in told[0]
+        assert [row["frames"] for row in runs.read_metrics(writer.path)] == [1, 2]
+        assert [row["seconds"] for row in runs.read_timing(writer.path)] == [1, 2]
 
 
 def test_a_checkpoint_of_something_else_is_refused(writer: runs.RunWriter) -> None:

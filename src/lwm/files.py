@@ -234,17 +234,6 @@ class RowLog:
         with self._failing():
             fsync(self._file.fileno())
 
-    def check_cut(self, length: int) -> None:
-        """Refuse a length in bytes at which no row ends: then this is another log."""
-        if length > self.length:
-            raise BadInput(
-                f"{self.path} has {self.length} bytes, its checkpoint saw {length}: cannot resume"
-            )
-        if length:
-            with self._failing():
-                if os.pread(self._file.fileno(), 1, length - 1) != b"\n":
-                    raise BadInput(f"{self.path} is not the log its checkpoint saw: cannot resume")
-
     def is_as_seen(self, length: int, sha256: str) -> bool:
         """Whether the first ``length`` bytes have this sum."""
         with self._failing():
@@ -275,6 +264,23 @@ class RowLog:
             yield
         except OSError as error:
             raise RunFailed(f"cannot write {self.path}: {reason(error)}") from error
+
+
+def cut_fault(path: Path, length: int) -> str:
+    """Why the log ``path`` cannot be cut to ``length`` bytes: it must have them, and a row must end
+    there.  Nothing: it can."""
+    if not length:
+        return ""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size >= length and os.pread(file.fileno(), 1, length - 1) == b"\n":
+                return ""
+    except FileNotFoundError:
+        size = 0
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {reason(error)}") from error
+    return f"no row ends there in {path}" if size >= length else f"{path} has {size} bytes"
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -108,7 +108,8 @@ class RunWriter:
         """Continue a run from its newest good checkpoint (None: from the start).
 
         A run that had one, by its status or its timing, and has none is refused.
-        Both logs are cut to their length at that checkpoint.  ``machine`` is what goes into further
+        Both logs are cut to their length at that checkpoint; one that saw more of them than there is
+        is passed over.  ``machine`` is what goes into further
         checkpoints, by default what machine.json says.
         """
         path = Path(path)
@@ -118,7 +119,7 @@ class RunWriter:
         except OSError as error:
             raise BadInput(f"cannot write to {path}: {reason(error)}") from error
         try:
-            saved = saved_as.newest(path, saved_as.sum_of(config), warn)
+            saved = saved_as.newest(path, saved_as.sum_of(config), warn, resuming=True)
             if saved is None:
                 _refuse_lost(path)
             facts = machine or read_machine(path) or {}
@@ -129,8 +130,6 @@ class RunWriter:
         with writer._or_released():
             logs = (writer._metrics, writer._timing)
             lengths = saved.log_bytes if saved else (0, 0)
-            for log, length in zip(logs, lengths, strict=True):
-                log.check_cut(length)
             saved_as.tell_changed(logs, saved, warn)
             for log, length in zip(logs, lengths, strict=True):
                 log.cut(length)

@@ -15,6 +15,7 @@ from lwm.blocks import Block, Rows
 from lwm.errors import CheckpointError
 from lwm.files import RowLog, plain
 
+LOGS = ("metrics.jsonl", "timing.jsonl")
 RESERVED = "_run"
 """Key of what ``RunWriter.checkpoint`` adds to a state."""
 
@@ -51,16 +52,25 @@ def directory_of(run: Path) -> Path:
 
 
 def newest(
-    run: Path, config_sum: str, warn: Callable[[str], None] | None, part: str | None = None
+    run: Path,
+    config_sum: str,
+    warn: Callable[[str], None] | None,
+    part: str | None = None,
+    resuming: bool = False,
 ) -> Saved | None:
     """The newest good checkpoint of a run whose config has ``config_sum``; None if there is none.
 
-    ``part``: of its arrays only those below this key of the state.
+    ``part``: of its arrays only those below this key of the state.  ``resuming``: both logs must
+    still reach as far as it saw them.
     """
 
     def check(where: Path, state: dict[str, Any]) -> None:
-        if _own(where, state).get("config_sum", config_sum) != config_sum:
+        own = _own(where, state)
+        if own.get("config_sum", config_sum) != config_sum:
             raise CheckpointError(f"{where} is of another config than {run / 'config.json'}")
+        for name, length in zip(LOGS, own["log_bytes"] if resuming else (0, 0), strict=True):
+            if fault := files.cut_fault(run / name, length):
+                raise CheckpointError(f"{where} saw {length} bytes of a log, {fault}")
 
     found = checkpoint.latest(directory_of(run), warn, part, check)
     if found is None:
