@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ast
 import random
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lwm import saved
+from lwm import runs, saved, session
 
 pytest.importorskip("ale_py", reason="needs the extra lwm[atari]")
 pytest.importorskip("uvicorn", reason="needs the extra lwm[viewer]")
 
 from faults import __main__ as campaign
-from faults import damage, degenerate, kills, mutation, seams, soak, words, worlds
-from faults.common import Options, Tally, differs, trained
+from faults import damage, degenerate, disks, kills, mutation, seams, soak, words, worlds
+from faults.common import Ended, Options, Tally, Witness, differs, small, trained
 from lwm.envs import watchdog
 
 
@@ -88,10 +90,114 @@ def test_a_kill_after_the_end_of_a_run_is_no_fault_and_a_run_that_will_not_resum
     tmp_path: Path,
 ) -> None:
     path = trained("labyrinth", tmp_path / "run", **{"loop.total_frames": 400})
-    series = kills.Series("labyrinth", path, 10, 1.0)
+    series = kills.Series("labyrinth", path, path, 10, 1.0)
     assert "is finished" in series.drive(random.Random(0), 0)  # nobody killed it
     series.kills = 1
     assert series.drive(random.Random(0), 0) == ""
+
+
+def test_a_checkpoint_that_is_lost_is_noticed(tmp_path: Path) -> None:
+    whole = trained("labyrinth", tmp_path / "whole", **{"loop.total_frames": 400})
+    path = tmp_path / "run"
+
+    def witness() -> Witness:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(whole, path)
+        made = Witness(path, whole)
+        assert made.look() == "" and made.frames == runs.load_checkpoint(whole).frames
+        return made
+
+    witness()
+    older, newest = sorted((path / "checkpoints").iterdir())
+    # The newest, told by what was seen or by the status alone.
+    for known in (witness(), Witness(path, whole)):
+        shutil.rmtree(newest, ignore_errors=True)
+        assert f"frames were acknowledged, the newest good checkpoint is {int(older.name[5:])}" in (
+            known.look()
+        )
+    for gone, told in ((path / "checkpoints", "no checkpoint is there"), (path, "run is gone")):
+        known = witness()
+        shutil.rmtree(gone)
+        assert told in known.look()
+    known = witness()
+    (newest / "state.json").write_text("{}")
+    assert "state.json" in known.look()
+    # Begun anew: the same metrics, but nobody has the same times twice.
+    known = witness()
+    timing = path / "timing.jsonl"
+    timing.write_bytes(timing.read_bytes().replace(b'"seconds": ', b'"seconds": 1'))
+    assert "begun anew" in known.look()
+    known = witness()
+    metrics = path / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes().replace(b'"frames": 1', b'"frames": 2'))
+    assert "metrics.jsonl up to the checkpoint" in known.look()
+
+
+class Always(random.Random):
+    """Every kill at the same touch of the disk."""
+
+    def __init__(self, touch: int) -> None:
+        super().__init__(0)
+        self.touch = touch
+
+    def random(self) -> float:
+        return 0.4
+
+    def randint(self, a: int, b: int) -> int:
+        return self.touch
+
+
+def test_a_run_that_begins_anew_after_a_kill_is_condemned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, path = tmp_path / "whole", tmp_path / "run"
+    touches, seconds = seams.count(lambda: trained("labyrinth", whole))
+    series = kills.Series("labyrinth", path, whole, touches, seconds)
+
+    def anew(path: Path, env: str | None) -> Any:
+        shutil.rmtree(path)
+        return session.start(small("labyrinth"), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "reopen", anew)
+        assert series.drive(Always(touches * 2 // 3), 2) != ""
+    assert series.kills == 2
+    shutil.rmtree(path)
+    again = kills.Series("labyrinth", path, whole, touches, seconds)
+    assert again.drive(Always(touches * 2 // 3), 1) == "" and again.kills == 1
+
+
+def test_a_fault_without_a_kill_is_tallied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "trained", lambda workload, path: path)
+    monkeypatch.setattr(kills.Series, "drive", lambda self, rng, most: "broken")
+    tally = kills.sigkill(Options(tmp_path, "tiny"))
+    assert tally.tried > tally.held == 0 and "broken" in tally.faults[0]
+
+
+def test_a_leftover_counts_once(tmp_path: Path) -> None:
+    series = kills.Series("labyrinth", tmp_path, tmp_path, 10, 1.0)
+    folder = tmp_path / "checkpoints"
+    (folder / "rows").mkdir(parents=True)
+    assert not series._left_anew()
+    (folder / "step-1.tmp-7").mkdir()
+    assert series._left_anew() and not series._left_anew()
+    (folder / "rows" / ".rows-1.tmp-8").touch()
+    assert series._left_anew() and not series._left_anew()
+
+
+def test_a_full_disk_that_costs_a_checkpoint_is_condemned(tmp_path: Path) -> None:
+    whole, path = tmp_path / "whole", tmp_path / "run"
+    kept = disks.kept_before(whole, lambda: trained("labyrinth", whole, **disks.RARE))
+    assert kept[0] == set() and len(kept[-1]) == 2
+    shutil.copytree(whole, path)
+    ended = Ended(1, "lwm: cannot write: No space left on device")
+    assert disks.judge(ended, path, tmp_path / "a", whole, kept[-1]) == ""
+    shutil.rmtree(path / "checkpoints" / min(kept[-1]))
+    fault = disks.judge(ended, path, tmp_path / "b", whole, kept[-1])
+    assert fault == f"{min(kept[-1])} was good before and is gone"
+    # Also where only the status tells that there was one.
+    shutil.rmtree(path / "checkpoints" / max(kept[-1]))
+    assert "acknowledged" in disks.judge(ended, path, tmp_path / "c", whole)
 
 
 # Mutants.

@@ -108,9 +108,9 @@ class RunWriter:
         """Continue a run from its newest good checkpoint (None: from the start).
 
         A run that had one, by its status or its timing, and has none is refused.
-        Both logs are cut to their length at that checkpoint; one that saw more of them than there is
-        is passed over.  ``machine`` is what goes into further
-        checkpoints, by default what machine.json says.
+        Both logs are cut to their length at that checkpoint; one that saw more of them than there
+        is is passed over.  ``machine`` is what goes into further checkpoints, by default what
+        machine.json says.
         """
         path = Path(path)
         config = read_config(path)

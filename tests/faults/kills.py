@@ -1,7 +1,7 @@
 """Processes that die or are asked to: SIGKILL at random instants, signals, two writers of one run.
 
 Children are forked from a process that has everything loaded, so that the instants fall into the
-run and not into the start of the interpreter; ``signals`` also asks real commands.
+run and not into the start of the interpreter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import seams
-from faults.common import Child, Options, Tally, call, differs, flags, trained
+from faults.common import Child, Options, Tally, Witness, call, differs, flags, trained
 from lwm import checkpoint, runs
 
 
@@ -40,15 +40,24 @@ def dying_at(number: int, half: bool) -> Callable[[], None]:
 
 
 class Series:
-    """One run, killed again and again until it ends by itself."""
+    """One run, killed again and again until it ends by itself; ``whole``: as nobody killed it."""
 
-    def __init__(self, workload: str, path: Path, touches: int, seconds: float) -> None:
+    def __init__(
+        self, workload: str, path: Path, whole: Path, touches: int, seconds: float
+    ) -> None:
         self.workload, self.path, self.touches, self.seconds = workload, path, touches, seconds
+        self.whole = whole
         self.kills = self.inside = 0
         """Kills, and those of them within a write of a checkpoint."""
+        self._witness = Witness(path, whole)
+        self._leftovers: set[str] = set()
 
     def drive(self, rng: random.Random, most: int) -> str:
-        """What went wrong; nothing: it came to its end."""
+        """What went wrong; nothing: it came to the end of the undisturbed run."""
+        fault = self._drive(rng, most)
+        return fault or self._witness.look() or differs(self.path, self.whole)
+
+    def _drive(self, rng: random.Random, most: int) -> str:
         while True:
             arguments = ["train", "--resume", str(self.path), "--quiet"]
             if not runs.is_run(self.path):
@@ -62,10 +71,18 @@ class Series:
             if ended.code == 0:
                 return ""
             self.kills += 1
-            folder = self.path / "checkpoints"
-            self.inside += any(".tmp-" in e.name for e in folder.glob("*")) or any(
-                ".tmp-" in e.name for e in folder.glob("rows/.*")
-            )
+            self.inside += self._left_anew()
+            if fault := self._witness.look():
+                return f"after kill {self.kills}: {fault}"
+
+    def _left_anew(self) -> bool:
+        """Whether the last kill left half a checkpoint; what an earlier one left does not count."""
+        folder = self.path / "checkpoints"
+        found = [entry.name for pattern in ("*", "rows/.*") for entry in folder.glob(pattern)]
+        leftovers = {name for name in found if ".tmp-" in name}
+        new = bool(leftovers - self._leftovers)
+        self._leftovers |= leftovers
+        return new
 
     def _once(self, arguments: list[str], rng: random.Random, fatal: bool) -> Any:
         log = self.path.with_name(self.path.name + ".log")
@@ -93,15 +110,16 @@ def sigkill(o: Options) -> Tally:
         wanted, done, inside, number = o.count(2, 10, 100), 0, 0, 0
         while done < wanted:
             path = o.where / f"{workload}-{number}"
-            series = Series(workload, path, touches, seconds)
+            series = Series(workload, path, whole, touches, seconds)
             fault = series.drive(rng, min(6, wanted - done))
-            fault = fault or differs(path, whole)
-            for _ in range(series.kills):
+            tried = series.kills or int(bool(fault))  # a fault without a kill is one too
+            for _ in range(tried):
                 tally.count(not fault, f"{workload} run {number}: {fault}")
-            done, inside, number = done + series.kills, inside + series.inside, number + 1
+            done, inside, number = done + tried, inside + series.inside, number + 1
             shutil.rmtree(path, ignore_errors=bool(fault))
         told.append(f"{workload}: {done} kills of {number} runs, {inside} inside a write")
-    tally.detail = "; ".join(told) + "; weights, replay and metrics.jsonl bit-identical"
+    same = "no checkpoint lost, all resumed from the newest; weights, replay and metrics.jsonl"
+    tally.detail = "; ".join(told) + f"; {same} bit-identical"
     return tally
 
 
