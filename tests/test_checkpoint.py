@@ -418,6 +418,60 @@ def test_forged_content_with_right_sums_is_refused(
     refused(forge(tmp_path / "step-1", arrays, text))
 
 
+def sparse(path: Path, size: int, name: str = "a") -> Path:
+    """A checkpoint whose one array takes ``size`` bytes and next to nothing on the disk."""
+    header = {name: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    blob = json.dumps(header).encode()
+    arrays = len(blob).to_bytes(8, "little") + blob
+    values = {"a": None} if name == "a" else {"learner": {"w": None}}
+    text = json.dumps({"arrays": [name], "floats": {}, "values": values}).encode()
+    forge(path, arrays, text)
+    os.truncate(path / checkpoint.ARRAYS, len(arrays) + size)
+    manifest = path / checkpoint.MANIFEST
+    document = json.loads(manifest.read_text())
+    document["files"][checkpoint.ARRAYS]["size"] = len(arrays) + size
+    manifest.write_bytes(checkpoint._manifest(document["files"]))
+    return path
+
+
+@pytest.mark.parametrize("part", [None, "learner"])
+def test_arrays_that_no_memory_holds_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str | None
+) -> None:
+    path = sparse(tmp_path / "step-1", 1 << 40, "a" if part is None else "learner/w")
+
+    def read(*arguments: Any) -> bytes:
+        raise AssertionError("a terabyte would be read")
+
+    monkeypatch.setattr(checkpoint, "read_safetensors", read)
+    monkeypatch.setattr(checkpoint, "available_bytes", lambda: 1 << 34)
+    with pytest.raises(CheckpointError, match=r"arrays\.safetensors needs \d+ bytes of memory"):
+        checkpoint.load(path, part)
+
+
+def test_a_part_needs_memory_for_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"learner": {"w": np.zeros(10)}, "replay": np.zeros(10_000)}
+    path = checkpoint.save(tmp_path, "step-1", state)
+    monkeypatch.setattr(checkpoint, "available_bytes", lambda: 1000)
+    assert len(checkpoint.load(path, "learner")["learner"]["w"]) == 10
+    assert "bytes of memory" in refused(path)
+    monkeypatch.setattr(checkpoint, "available_bytes", lambda: None)
+    assert len(checkpoint.load(path)["replay"]) == 10_000
+
+
+@pytest.mark.parametrize(
+    "offsets", ["[0]", "5", "null", "[0, 1e999]", '["x", 1]', "{}", "[" * 9999 + "]" * 9999]
+)
+def test_a_foreign_header_is_refused_by_readers_of_a_part(tmp_path: Path, offsets: str) -> None:
+    blob = f'{{"learner/w": {{"data_offsets": {offsets}}}}}'.encode()
+    text = b'{"arrays":["learner/w"],"floats":{},"values":{"learner":{"w":null}}}'
+    path = forge(tmp_path / "step-1", len(blob).to_bytes(8, "little") + blob, text)
+    with pytest.raises(CheckpointError, match="not a valid safetensors file"):
+        checkpoint.load(path, "learner")
+
+
 def test_the_forger_can_make_a_good_one(tmp_path: Path) -> None:
     assert checkpoint.load(forge(tmp_path / "step-1", tensors(b"{}"), EMPTY_STATE)) == {}
 

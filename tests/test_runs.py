@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ import pytest
 
 from lwm import __version__, checkpoint, files, runs
 from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, RunInUse
+from lwm.machine import available_bytes
 from processes import in_child
 
 CONFIG = {"seed": 3, "env": {"id": "lwm/Labyrinth-v0"}}
@@ -766,6 +768,21 @@ def test_machine_facts_name_no_person_and_no_place() -> None:
     for private in (platform.node(), os.path.expanduser("~"), os.getcwd()):
         assert len(private) < 3 or private not in text
     assert getpass.getuser() not in text.split()
+
+
+def test_memory_that_can_be_had_heeds_the_limit_of_the_process() -> None:
+    free = available_bytes()
+    assert free is None or free > 0
+
+    def limited() -> None:
+        limit = 40 << 30
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        left = available_bytes()
+        assert left is not None and 0 < left < limit
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
+        assert available_bytes() == 0
+
+    assert in_child(limited) == 0
 
 
 def test_mismatches_are_told_in_words() -> None:

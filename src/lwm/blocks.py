@@ -41,6 +41,7 @@ FRAMES = 4096
 LEVEL = 1  # higher ones take several times as long for 5 % less (Atari)
 MAX_BYTES = 1 << 30  # of a block, unpacked
 MAX_HEADER_BYTES = 1 << 18
+MAX_FILE_BYTES = MAX_BYTES + (MAX_BYTES >> 6)  # what does not compress grows a little
 
 _MAGIC = b"lwm-rows"
 _SKIPPABLE = 0x184D2A50
@@ -134,6 +135,8 @@ def from_json(value: Any) -> list[Block]:
         counts = (block.first, block.stop, block.size)
         if not all(type(n) is int and 0 <= n < 10**18 for n in counts) or block.rows < 1:
             raise ValueError("a block of rows has impossible bounds")
+        if block.size > MAX_FILE_BYTES:
+            raise ValueError(f"a block of rows has {block.size} bytes")
         if type(block.sha256) is not str or not re.fullmatch("[0-9a-f]{64}", block.sha256):
             raise ValueError("a block of rows has no checksum")
         found.append(block)

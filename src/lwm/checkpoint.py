@@ -39,12 +39,14 @@ from lwm.blocks import Block
 from lwm.codec import (
     CHUNK_BYTES,
     MAX_JSON_BYTES,
+    claimed_bytes,
     decode,
     encode,
     read_safetensors,
     safetensors_chunks,
 )
 from lwm.errors import BadInput, CheckpointError, RunFailed, reason
+from lwm.machine import available_bytes
 
 FORMAT = 1
 ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
@@ -266,8 +268,21 @@ def _load(path: Path, part: str | None) -> dict[str, Any]:
         raise CheckpointError(f"damaged checkpoint: {path / extra[0]} does not belong there")
     listed = _read_manifest(path / MANIFEST)
     text = _read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES)
+    _check_memory(path / ARRAYS, listed[ARRAYS][0], part)
     _read_checked(path / ARRAYS, listed[ARRAYS], None)
     return decode(path / STATE, text, read_safetensors(path / ARRAYS, part), part)
+
+
+def _check_memory(path: Path, size: int, part: str | None) -> None:
+    """Refuse arrays (a file of ``size`` bytes) that do not fit into memory, before any is read.
+
+    Twice: whoever asks for them has room for the same numbers.
+    """
+    _open_regular(path).close()
+    need = 2 * (size if part is None else claimed_bytes(path, part))
+    have = available_bytes()
+    if have is not None and need > have:
+        raise CheckpointError(f"{path} needs {need} bytes of memory, {have} can be had")
 
 
 def _check_blocks(path: Path, value: Any) -> list[Block]:

@@ -7,6 +7,7 @@ else.  So the facts go into every checkpoint, and a resume can say what has chan
 from __future__ import annotations
 
 import platform
+import resource
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -44,6 +45,43 @@ def mismatches(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
         for name in FACTS
         if saved.get(name) != current.get(name)
     ]
+
+
+def available_bytes() -> int | None:
+    """Memory that this process can have without swapping; None where the system does not say."""
+    known = [size for size in (_free(), _container(), _address_space()) if size is not None]
+    return min(known, default=None)
+
+
+def _free() -> int | None:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _container() -> int | None:
+    """What a container may have in all."""
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _address_space() -> int | None:
+    """What is left of this process's own limit."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        pages = 0
+    return max(0, limit - pages * resource.getpagesize())
 
 
 def _version(package: str) -> str | None:

@@ -16,6 +16,7 @@ from lwm.envs.television import PATCH
 from lwm.envs.vector import make_env
 from lwm.errors import BadInput
 from lwm.learner import LearnerState, learn, learn_encoder, learn_features
+from lwm.machine import available_bytes
 from lwm.streams import environment_seeds
 from lwm.types import Pairs, Step, Unroll
 from lwm.vision import SIDE, shift_offsets
@@ -59,18 +60,6 @@ def check_memory(config: Config) -> None:
             f"replay.capacity_steps={config.replay.capacity_steps}; {_gib(have)} are available "
             f"(smaller: replay.capacity_steps, replay.compress=true)"
         )
-
-
-def available_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except (OSError, ValueError):
-        pass
-    return None
 
 
 def describe(config: Config) -> str:
