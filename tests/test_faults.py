@@ -16,7 +16,7 @@ pytest.importorskip("ale_py", reason="needs the extra lwm[atari]")
 pytest.importorskip("uvicorn", reason="needs the extra lwm[viewer]")
 
 from faults import __main__ as campaign
-from faults import damage, degenerate, disks, kills, mutation, seams, soak, words, worlds
+from faults import damage, degenerate, disks, hostile, kills, mutation, seams, soak, words, worlds
 from faults.common import Ended, Options, Tally, Witness, differs, small, trained
 from lwm.envs import watchdog
 
@@ -72,6 +72,16 @@ def test_a_traceback_and_two_lines_would_be_condemned(monkeypatch: pytest.Monkey
     assert words.judge(["config", "--nonsense"])[1] == ""
     monkeypatch.setattr(words, "main", broken)
     assert words.judge(["config"]) == ("raised", "KeyError: 'config'")
+
+
+def test_a_hostile_file_that_is_used_would_be_condemned() -> None:
+    case = hostile.Case("x", ["evaluate", "x"])
+    refused = "lwm: warning: x; trying the checkpoint before it\nlwm: no good checkpoint\n"
+    assert hostile.judge(case, Ended(2, refused)) == ""
+    for code, text in ((0, "score 1\n"), (2, ""), (2, "lwm: a\nlwm: b\n"), (3, refused)):
+        assert hostile.judge(case, Ended(code, text)) != ""
+    assert hostile.judge(case, Ended(2, refused, hung=True)) != ""
+    assert hostile.judge(hostile.Case("x", [], harmless=True), Ended(0, "score 1\n")) == ""
 
 
 def test_every_faulty_world_is_judged() -> None:
