@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,20 @@ pytest.importorskip("ale_py", reason="needs the extra lwm[atari]")
 pytest.importorskip("uvicorn", reason="needs the extra lwm[viewer]")
 
 from faults import __main__ as campaign
-from faults import damage, degenerate, disks, hostile, kills, mutation, seams, soak, words, worlds
+from faults import (
+    asking,
+    damage,
+    degenerate,
+    disks,
+    hostile,
+    kills,
+    mutation,
+    seams,
+    soak,
+    viewing,
+    words,
+    worlds,
+)
 from faults.common import Ended, Options, Tally, Witness, differs, small, trained
 from lwm.envs import watchdog
 
@@ -182,6 +196,47 @@ def test_a_fault_without_a_kill_is_tallied(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(kills.Series, "drive", lambda self, rng, most: "broken")
     tally = kills.sigkill(Options(tmp_path, "tiny"))
     assert tally.tried > tally.held == 0 and "broken" in tally.faults[0]
+
+
+def test_a_second_signal_that_is_not_obeyed_would_be_condemned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trained("labyrinth", tmp_path / "whole")
+    assert asking.asked_twice(tmp_path / "well", whole, random.Random(0)) == ""
+    monkeypatch.setattr(session, "_stop_at_once", lambda signum, frame, handler: None)
+    monkeypatch.setattr(asking, "PATIENCE", 0.1)  # it is let go after a second
+    fault = asking.asked_twice(tmp_path / "deaf", whole, random.Random(0))
+    assert "stopped;" in fault or fault == "the second signal was not obeyed"
+
+
+def test_a_second_process_must_be_refused_for_the_right_reason() -> None:
+    used, fine = Ended(2, "lwm: run is in use by process 7\n"), Ended(0, "")
+    assert asking.judge_two(used, fine, (asking.IN_USE,)) == ""
+    assert "another reason" in asking.judge_two(Ended(2, "lwm: no such run\n"), fine, ("in use",))
+    for refused in (Ended(0, ""), Ended(2, ""), Ended(2, used.text, hung=True), Ended(1, "lwm: x")):
+        assert asking.judge_two(refused, fine, (asking.IN_USE,)) != ""
+    assert asking.judge_two(used, Ended(1, "lwm: x"), (asking.IN_USE,)) != ""
+
+
+def test_a_viewer_that_does_not_answer_is_a_fault() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = ("127.0.0.1", server.getsockname()[1])
+        assert viewing.send(where, b"GET / HTTP/1.1\r\n\r\n", 0.05) == viewing.HUNG
+        tally = Tally("viewer")
+        viewing.count_answer(tally, b"", viewing.HUNG)
+    assert tally.held == 0 and tally.tried == 1
+
+
+def test_mutants_are_quoted_by_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, page = tmp_path / "faults.csv", tmp_path / "README.md"
+    page.write_text(f"a\n{campaign.BEGIN}{campaign.END}\n", encoding="utf-8")
+    monkeypatch.setattr(campaign, "ROWS", rows)
+    monkeypatch.setattr(campaign, "README", page)
+    mutation.tell(10, 9, "killed 90.0%", rows)
+    assert "| mutants of the core | 10 | 9 | killed 90.0% |" in page.read_text(encoding="utf-8")
+    before = page.read_text(encoding="utf-8")
+    mutation.tell(20, 20, "elsewhere", tmp_path / "other.csv")
+    assert page.read_text(encoding="utf-8") == before
 
 
 def test_a_leftover_counts_once(tmp_path: Path) -> None:

@@ -189,10 +189,10 @@ class RunWriter:
         if state != "running":  # what it speaks of is on the disk before it is
             self._metrics.sync()
             self._timing.sync()
-        self._state = state
         self._frames = self._frames if frames is None else int(frames)
         status = {"state": state, "frames": self._frames, "message": message, "pid": os.getpid()}
         write_json_atomic(self.path / "status.json", status)
+        self._state = state  # a status that did not come to the disk is not the last one
 
     def write_evaluation(self, result: dict[str, Any]) -> None:
         """Replace evaluation.json."""
