@@ -79,6 +79,25 @@ def test_an_unnoticed_damage_would_be_condemned(
     assert damage.judge(victim) != ""
 
 
+def test_refusals_are_counted_and_excused_only_where_both_checkpoints_are_hit(
+    tmp_path: Path,
+) -> None:
+    victim = damage._victim(Options(tmp_path, "tiny"), "labyrinth")
+    older, newest = (
+        victim.good[p.name]["_run"]["log_bytes"] for p in (victim.older, victim.newest)
+    )
+    log = victim.path / "metrics.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(whole[: newest[0] - 1])
+    assert damage.judge(victim) == "" and victim.found == {"older": 1}
+    victim.restore()
+    log.write_bytes(whole[: older[0] - 1])
+    assert damage.judge(victim) == "" and victim.found == {"older": 1, "refused": 1}
+    victim.restore()
+    (victim.newest / "state.json").unlink()
+    assert not damage.fatal(victim, [p.read_bytes() if p.exists() else None for p in victim.files])
+
+
 def test_a_traceback_and_two_lines_would_be_condemned(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(arguments: list[str]) -> int:
         raise KeyError(arguments[0])
