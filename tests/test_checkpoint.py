@@ -500,6 +500,9 @@ def test_a_foreign_manifest_is_refused(saved: Path, change: dict[str, Any]) -> N
 def test_latest_is_the_highest_number(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path / "none") is None
     assert checkpoint.latest(tmp_path) is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="file: Not a directory"):
+        checkpoint.latest(tmp_path / "file")
     for number in (2, 10, 9):
         checkpoint.save(tmp_path, f"step-{number}", state_of(number), keep=5)
     (tmp_path / "step-11.tmp-1").mkdir()
