@@ -235,6 +235,7 @@ def test_the_forger_can_make_a_good_one() -> None:
         {"stop": 0},
         {"stop": 10**18},
         {"size": True},
+        {"size": 1 << 40},
         {"more": 1},
     ],
     ids=str,

@@ -201,6 +201,68 @@ def test_old_checkpoints_and_stale_leftovers_go(tmp_path: Path) -> None:
     ]
 
 
+def test_what_only_looks_like_a_leftover_stays(tmp_path: Path) -> None:
+    for name in ("thesis.tmp-999999999", "a.step-1.tmp-999999999", "model.tmp-999999999"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-7.old-1.tmp-999999999").mkdir()
+    checkpoint.save(tmp_path, "step-1", state_of(1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.step-1.tmp-999999999", "model.tmp-999999999", "step-1", "thesis.tmp-999999999",
+    ]  # fmt: skip
+    checkpoint.save(tmp_path, "model", state_of(2))
+    assert not (tmp_path / "model.tmp-999999999").exists()
+    assert (tmp_path / "thesis.tmp-999999999").exists()
+
+
+def test_a_file_with_the_name_of_a_checkpoint_disturbs_nothing(tmp_path: Path) -> None:
+    for stray in ("step-999999999", "step-000000002", "step-000000000"):
+        (tmp_path / stray).write_text("mine")
+    (tmp_path / "rows").mkdir()
+    block = "rows-000000000-000000064-0123456789abcdef.zst"
+    for number in (1, 3, 4):
+        (tmp_path / "rows" / block).write_text("of no checkpoint")
+        checkpoint.save(tmp_path, f"step-{number:09d}", state_of(number))
+        assert not (tmp_path / "rows" / block).exists()
+    left = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert left == ["rows", "step-000000003", "step-000000004"]
+    size = sum(file.stat().st_size for file in (tmp_path / left[-1]).iterdir())
+    assert checkpoint.newest_bytes(tmp_path) == size
+    told: list[str] = []
+    found = checkpoint.latest(tmp_path, told.append)
+    assert found is not None and found[0].name == left[-1]
+    assert len(told) == 1 and "step-999999999 is not a checkpoint directory" in told[0]
+
+
+def test_a_deeply_nested_foreign_state_disturbs_no_later_save(tmp_path: Path) -> None:
+    foreign = checkpoint.save(tmp_path, "step-9", state_of(9))
+    text = b'{"values":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    for name in (checkpoint.STATE, checkpoint.MANIFEST):
+        (foreign / name).unlink()
+    arrays = (foreign / checkpoint.ARRAYS).read_bytes()
+    (foreign / checkpoint.ARRAYS).unlink()
+    written = {
+        checkpoint.ARRAYS: files.write_file(foreign / checkpoint.ARRAYS, [arrays]),
+        checkpoint.STATE: files.write_file(foreign / checkpoint.STATE, [text]),
+    }
+    (foreign / checkpoint.MANIFEST).write_bytes(checkpoint._manifest(written))
+    for number in (1, 2, 3):
+        checkpoint.save(tmp_path, f"step-{number}", state_of(number))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2", "step-3", "step-9"]
+    told: list[str] = []
+    found = checkpoint.latest(tmp_path, told.append)
+    assert found is not None and found[0].name == "step-3" and len(told) == 1
+
+
+def test_rows_in_a_linked_directory_stay(tmp_path: Path) -> None:
+    place, folder = tmp_path / "elsewhere", tmp_path / "checkpoints"
+    place.mkdir()
+    (place / "rows-000000000-000000064-0123456789abcdef.zst").write_text("mine")
+    folder.mkdir()
+    (folder / "rows").symlink_to(place)
+    checkpoint.save(folder, "step-1", state_of(1))
+    assert len(list(place.iterdir())) == 1
+
+
 def test_saving_under_the_same_name_replaces(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, "step-1", state_of(1), keep=1)
     checkpoint.save(tmp_path, "step-1", state_of(2), keep=1)
@@ -356,6 +418,60 @@ def test_forged_content_with_right_sums_is_refused(
     refused(forge(tmp_path / "step-1", arrays, text))
 
 
+def sparse(path: Path, size: int, name: str = "a") -> Path:
+    """A checkpoint whose one array takes ``size`` bytes and next to nothing on the disk."""
+    header = {name: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    blob = json.dumps(header).encode()
+    arrays = len(blob).to_bytes(8, "little") + blob
+    values = {"a": None} if name == "a" else {"learner": {"w": None}}
+    text = json.dumps({"arrays": [name], "floats": {}, "values": values}).encode()
+    forge(path, arrays, text)
+    os.truncate(path / checkpoint.ARRAYS, len(arrays) + size)
+    manifest = path / checkpoint.MANIFEST
+    document = json.loads(manifest.read_text())
+    document["files"][checkpoint.ARRAYS]["size"] = len(arrays) + size
+    manifest.write_bytes(checkpoint._manifest(document["files"]))
+    return path
+
+
+@pytest.mark.parametrize("part", [None, "learner"])
+def test_arrays_that_no_memory_holds_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str | None
+) -> None:
+    path = sparse(tmp_path / "step-1", 1 << 40, "a" if part is None else "learner/w")
+
+    def read(*arguments: Any) -> bytes:
+        raise AssertionError("a terabyte would be read")
+
+    monkeypatch.setattr(checkpoint, "read_safetensors", read)
+    monkeypatch.setattr(checkpoint, "available_bytes", lambda: 1 << 34)
+    with pytest.raises(CheckpointError, match=r"arrays\.safetensors needs \d+ bytes of memory"):
+        checkpoint.load(path, part)
+
+
+def test_a_part_needs_memory_for_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"learner": {"w": np.zeros(10)}, "replay": np.zeros(10_000)}
+    path = checkpoint.save(tmp_path, "step-1", state)
+    monkeypatch.setattr(checkpoint, "available_bytes", lambda: 1000)
+    assert len(checkpoint.load(path, "learner")["learner"]["w"]) == 10
+    assert "bytes of memory" in refused(path)
+    monkeypatch.setattr(checkpoint, "available_bytes", lambda: None)
+    assert len(checkpoint.load(path)["replay"]) == 10_000
+
+
+@pytest.mark.parametrize(
+    "offsets", ["[0]", "5", "null", "[0, 1e999]", '["x", 1]', "{}", "[" * 9999 + "]" * 9999]
+)
+def test_a_foreign_header_is_refused_by_readers_of_a_part(tmp_path: Path, offsets: str) -> None:
+    blob = f'{{"learner/w": {{"data_offsets": {offsets}}}}}'.encode()
+    text = b'{"arrays":["learner/w"],"floats":{},"values":{"learner":{"w":null}}}'
+    path = forge(tmp_path / "step-1", len(blob).to_bytes(8, "little") + blob, text)
+    with pytest.raises(CheckpointError, match="not a valid safetensors file"):
+        checkpoint.load(path, "learner")
+
+
 def test_the_forger_can_make_a_good_one(tmp_path: Path) -> None:
     assert checkpoint.load(forge(tmp_path / "step-1", tensors(b"{}"), EMPTY_STATE)) == {}
 
@@ -384,6 +500,9 @@ def test_a_foreign_manifest_is_refused(saved: Path, change: dict[str, Any]) -> N
 def test_latest_is_the_highest_number(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path / "none") is None
     assert checkpoint.latest(tmp_path) is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="file: Not a directory"):
+        checkpoint.latest(tmp_path / "file")
     for number in (2, 10, 9):
         checkpoint.save(tmp_path, f"step-{number}", state_of(number), keep=5)
     (tmp_path / "step-11.tmp-1").mkdir()
@@ -462,6 +581,7 @@ def test_the_order_of_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     checkpoint.save(tmp_path / "checkpoints", "step-1", state_of(1))
     temporary = f"step-1.tmp-{os.getpid()}"
     assert tape == [
+        f"sync {tmp_path.name}",
         "sync arrays.safetensors",
         "sync state.json",
         "sync manifest.json",

@@ -329,6 +329,12 @@ def test_train_evaluate_record(
         assert rows["doors"].shape == (9, 4)
         # The observation is the doors of the room the agent is in.
         assert (rows["doors"][rows["room"]] == rows["obs"]).all()
+    (path / "episodes").rename(tmp_path / "elsewhere")
+    (path / "episodes").symlink_to(tmp_path / "elsewhere")
+    before = tree(tmp_path / "elsewhere")
+    assert main(["evaluate", str(path), "--episodes", "5", "--record", "3"]) == 2
+    said = f"lwm: {path / 'episodes'} is a link, which is not followed\n"
+    assert capsys.readouterr().err == said and tree(tmp_path / "elsewhere") == before
 
 
 def test_recorded_random_walks_are_random(tmp_path: Path) -> None:

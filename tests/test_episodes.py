@@ -242,6 +242,14 @@ def test_a_full_disk_keeps_the_old_file(written: Path, monkeypatch: pytest.Monke
         write_episode(written / "under" / "a-file", episode())
 
 
+def test_a_linked_directory_is_refused(tmp_path: Path) -> None:
+    assert episodes.directory_of(tmp_path) == tmp_path / "episodes"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "episodes").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match="episodes is a link, which is not followed"):
+        episodes.directory_of(tmp_path)
+
+
 def test_listing(tmp_path: Path) -> None:
     assert episodes.list_episodes(tmp_path / "none") == []
     for number in (1_000_000, 2, 10):

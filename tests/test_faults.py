@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import ast
 import random
+import shutil
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lwm import saved
+from lwm import runs, saved, session
 
 pytest.importorskip("ale_py", reason="needs the extra lwm[atari]")
 pytest.importorskip("uvicorn", reason="needs the extra lwm[viewer]")
 
 from faults import __main__ as campaign
-from faults import damage, degenerate, kills, mutation, seams, soak, words, worlds
-from faults.common import Options, Tally, differs, trained
+from faults import (
+    asking,
+    damage,
+    degenerate,
+    disks,
+    hostile,
+    kills,
+    mutation,
+    seams,
+    soak,
+    viewing,
+    words,
+    worlds,
+)
+from faults.common import Ended, Options, Tally, Witness, differs, small, trained
 from lwm.envs import watchdog
 
 
@@ -63,6 +79,25 @@ def test_an_unnoticed_damage_would_be_condemned(
     assert damage.judge(victim) != ""
 
 
+def test_refusals_are_counted_and_excused_only_where_both_checkpoints_are_hit(
+    tmp_path: Path,
+) -> None:
+    victim = damage._victim(Options(tmp_path, "tiny"), "labyrinth")
+    older, newest = (
+        victim.good[p.name]["_run"]["log_bytes"] for p in (victim.older, victim.newest)
+    )
+    log = victim.path / "metrics.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(whole[: newest[0] - 1])
+    assert damage.judge(victim) == "" and victim.found == {"older": 1}
+    victim.restore()
+    log.write_bytes(whole[: older[0] - 1])
+    assert damage.judge(victim) == "" and victim.found == {"older": 1, "refused": 1}
+    victim.restore()
+    (victim.newest / "state.json").unlink()
+    assert not damage.fatal(victim, [p.read_bytes() if p.exists() else None for p in victim.files])
+
+
 def test_a_traceback_and_two_lines_would_be_condemned(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(arguments: list[str]) -> int:
         raise KeyError(arguments[0])
@@ -70,6 +105,16 @@ def test_a_traceback_and_two_lines_would_be_condemned(monkeypatch: pytest.Monkey
     assert words.judge(["config", "--nonsense"])[1] == ""
     monkeypatch.setattr(words, "main", broken)
     assert words.judge(["config"]) == ("raised", "KeyError: 'config'")
+
+
+def test_a_hostile_file_that_is_used_would_be_condemned() -> None:
+    case = hostile.Case("x", ["evaluate", "x"])
+    refused = "lwm: warning: x; trying the checkpoint before it\nlwm: no good checkpoint\n"
+    assert hostile.judge(case, Ended(2, refused)) == ""
+    for code, text in ((0, "score 1\n"), (2, ""), (2, "lwm: a\nlwm: b\n"), (3, refused)):
+        assert hostile.judge(case, Ended(code, text)) != ""
+    assert hostile.judge(case, Ended(2, refused, hung=True)) != ""
+    assert hostile.judge(hostile.Case("x", [], harmless=True), Ended(0, "score 1\n")) == ""
 
 
 def test_every_faulty_world_is_judged() -> None:
@@ -88,10 +133,155 @@ def test_a_kill_after_the_end_of_a_run_is_no_fault_and_a_run_that_will_not_resum
     tmp_path: Path,
 ) -> None:
     path = trained("labyrinth", tmp_path / "run", **{"loop.total_frames": 400})
-    series = kills.Series("labyrinth", path, 10, 1.0)
+    series = kills.Series("labyrinth", path, path, 10, 1.0)
     assert "is finished" in series.drive(random.Random(0), 0)  # nobody killed it
     series.kills = 1
     assert series.drive(random.Random(0), 0) == ""
+
+
+def test_a_checkpoint_that_is_lost_is_noticed(tmp_path: Path) -> None:
+    whole = trained("labyrinth", tmp_path / "whole", **{"loop.total_frames": 400})
+    path = tmp_path / "run"
+
+    def witness() -> Witness:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(whole, path)
+        made = Witness(path, whole)
+        assert made.look() == "" and made.frames == runs.load_checkpoint(whole).frames
+        return made
+
+    witness()
+    older, newest = sorted((path / "checkpoints").iterdir())
+    # The newest, told by what was seen or by the status alone.
+    for known in (witness(), Witness(path, whole)):
+        shutil.rmtree(newest, ignore_errors=True)
+        assert f"frames were acknowledged, the newest good checkpoint is {int(older.name[5:])}" in (
+            known.look()
+        )
+    for gone, told in ((path / "checkpoints", "no checkpoint is there"), (path, "run is gone")):
+        known = witness()
+        shutil.rmtree(gone)
+        assert told in known.look()
+    known = witness()
+    (newest / "state.json").write_text("{}")
+    assert "state.json" in known.look()
+    # Begun anew: the same metrics, but nobody has the same times twice.
+    known = witness()
+    timing = path / "timing.jsonl"
+    timing.write_bytes(timing.read_bytes().replace(b'"seconds": ', b'"seconds": 1'))
+    assert "begun anew" in known.look()
+    known = witness()
+    metrics = path / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes().replace(b'"frames": 1', b'"frames": 2'))
+    assert "metrics.jsonl up to the checkpoint" in known.look()
+
+
+class Always(random.Random):
+    """Every kill at the same touch of the disk."""
+
+    def __init__(self, touch: int) -> None:
+        super().__init__(0)
+        self.touch = touch
+
+    def random(self) -> float:
+        return 0.4
+
+    def randint(self, a: int, b: int) -> int:
+        return self.touch
+
+
+def test_a_run_that_begins_anew_after_a_kill_is_condemned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, path = tmp_path / "whole", tmp_path / "run"
+    touches, seconds = seams.count(lambda: trained("labyrinth", whole))
+    series = kills.Series("labyrinth", path, whole, touches, seconds)
+
+    def anew(path: Path, env: str | None) -> Any:
+        shutil.rmtree(path)
+        return session.start(small("labyrinth"), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "reopen", anew)
+        assert series.drive(Always(touches * 2 // 3), 2) != ""
+    assert series.kills == 2
+    shutil.rmtree(path)
+    again = kills.Series("labyrinth", path, whole, touches, seconds)
+    assert again.drive(Always(touches * 2 // 3), 1) == "" and again.kills == 1
+
+
+def test_a_fault_without_a_kill_is_tallied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "trained", lambda workload, path: path)
+    monkeypatch.setattr(kills.Series, "drive", lambda self, rng, most: "broken")
+    tally = kills.sigkill(Options(tmp_path, "tiny"))
+    assert tally.tried > tally.held == 0 and "broken" in tally.faults[0]
+
+
+def test_a_second_signal_that_is_not_obeyed_would_be_condemned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trained("labyrinth", tmp_path / "whole")
+    assert asking.asked_twice(tmp_path / "well", whole, random.Random(0)) == ""
+    monkeypatch.setattr(session, "_stop_at_once", lambda signum, frame, handler: None)
+    monkeypatch.setattr(asking, "PATIENCE", 0.1)  # it is let go after a second
+    fault = asking.asked_twice(tmp_path / "deaf", whole, random.Random(0))
+    assert "stopped;" in fault or fault == "the second signal was not obeyed"
+
+
+def test_a_second_process_must_be_refused_for_the_right_reason() -> None:
+    used, fine = Ended(2, "lwm: run is in use by process 7\n"), Ended(0, "")
+    assert asking.judge_two(used, fine, (asking.IN_USE,)) == ""
+    assert "another reason" in asking.judge_two(Ended(2, "lwm: no such run\n"), fine, ("in use",))
+    for refused in (Ended(0, ""), Ended(2, ""), Ended(2, used.text, hung=True), Ended(1, "lwm: x")):
+        assert asking.judge_two(refused, fine, (asking.IN_USE,)) != ""
+    assert asking.judge_two(used, Ended(1, "lwm: x"), (asking.IN_USE,)) != ""
+
+
+def test_a_viewer_that_does_not_answer_is_a_fault() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = ("127.0.0.1", server.getsockname()[1])
+        assert viewing.send(where, b"GET / HTTP/1.1\r\n\r\n", 0.05) == viewing.HUNG
+        tally = Tally("viewer")
+        viewing.count_answer(tally, b"", viewing.HUNG)
+    assert tally.held == 0 and tally.tried == 1
+
+
+def test_mutants_are_quoted_by_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, page = tmp_path / "faults.csv", tmp_path / "README.md"
+    page.write_text(f"a\n{campaign.BEGIN}{campaign.END}\n", encoding="utf-8")
+    monkeypatch.setattr(campaign, "ROWS", rows)
+    monkeypatch.setattr(campaign, "README", page)
+    mutation.tell(10, 9, "killed 90.0%", rows)
+    assert "| mutants of the core | 10 | 9 | killed 90.0% |" in page.read_text(encoding="utf-8")
+    before = page.read_text(encoding="utf-8")
+    mutation.tell(20, 20, "elsewhere", tmp_path / "other.csv")
+    assert page.read_text(encoding="utf-8") == before
+
+
+def test_a_leftover_counts_once(tmp_path: Path) -> None:
+    series = kills.Series("labyrinth", tmp_path, tmp_path, 10, 1.0)
+    folder = tmp_path / "checkpoints"
+    (folder / "rows").mkdir(parents=True)
+    assert not series._left_anew()
+    (folder / "step-1.tmp-7").mkdir()
+    assert series._left_anew() and not series._left_anew()
+    (folder / "rows" / ".rows-1.tmp-8").touch()
+    assert series._left_anew() and not series._left_anew()
+
+
+def test_a_full_disk_that_costs_a_checkpoint_is_condemned(tmp_path: Path) -> None:
+    whole, path = tmp_path / "whole", tmp_path / "run"
+    kept = disks.kept_before(whole, lambda: trained("labyrinth", whole, **disks.RARE))
+    assert kept[0] == set() and len(kept[-1]) == 2
+    shutil.copytree(whole, path)
+    ended = Ended(1, "lwm: cannot write: No space left on device")
+    assert disks.judge(ended, path, tmp_path / "a", whole, kept[-1]) == ""
+    shutil.rmtree(path / "checkpoints" / min(kept[-1]))
+    fault = disks.judge(ended, path, tmp_path / "b", whole, kept[-1])
+    assert fault == f"{min(kept[-1])} was good before and is gone"
+    # Also where only the status tells that there was one.
+    shutil.rmtree(path / "checkpoints" / max(kept[-1]))
+    assert "acknowledged" in disks.judge(ended, path, tmp_path / "c", whole)
 
 
 # Mutants.

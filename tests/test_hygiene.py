@@ -94,6 +94,16 @@ def undocumented(source: str) -> list[str]:
     return module + list(walk(tree.body, ""))
 
 
+def loose_starts(source: str) -> list[int]:
+    """Lines where a module is started with whatever lies in the working directory importable."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        words = [ast.unparse(word) for word in node.elts] if isinstance(node, ast.List) else []
+        if "sys.executable" in words and "'-m'" in words and "'-P'" not in words:
+            found.append(node.lineno)
+    return found
+
+
 def tracked_files() -> list[Path]:
     """Files under version control; in an unpacked archive, all files of the project's folders."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=TOP, capture_output=True, text=True)
@@ -114,6 +124,16 @@ def relative(path: Path) -> str:
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_no_data_is_executed(path: Path) -> None:
     assert executed_data(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_no_process_imports_from_where_it_is(path: Path) -> None:
+    assert loose_starts(path.read_text(encoding="utf-8")) == []
+
+
+def test_loose_starts_are_seen() -> None:
+    assert loose_starts("run([sys.executable, '-m', 'lwm.cli', *more])") == [1]
+    assert loose_starts("run([sys.executable, '-P', '-m', 'lwm.cli', *more])") == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lwm import cli, plan, session
+from lwm import cli, machine, plan, session
 from lwm.config import load_preset
 
 GIB = 1 << 30
@@ -58,15 +58,15 @@ def test_a_containers_limit_counts(tmp_path: Path) -> None:
     own, inner = tmp_path / "own", tmp_path / "root" / "job" / "step"
     own.write_text("0::/job/step\n")
     inner.mkdir(parents=True)
-    assert plan._of_group(tmp_path / "root", own) is None
+    assert machine._of_group(tmp_path / "root", own) is None
     (inner / "memory.max").write_text("max\n")
     (inner / "memory.current").write_text("5\n")
     for name, text in (
         ("max", "1000\n"), ("current", "700\n"), ("stat", "anon 600\ninactive_file 50\n")
     ):  # fmt: skip
         (inner.parent / f"memory.{name}").write_text(text)
-    assert plan._of_group(tmp_path / "root", own) == 1000 - 700 + 50
-    assert plan._of_group(tmp_path / "root", tmp_path / "none") is None
+    assert machine._of_group(tmp_path / "root", own) == 1000 - 700 + 50
+    assert machine._of_group(tmp_path / "root", tmp_path / "none") is None
 
 
 def test_the_projection_is_one_line() -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ import pytest
 
 from lwm import __version__, checkpoint, files, runs
 from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, RunInUse
+from lwm.machine import available_bytes
 from processes import in_child
 
 CONFIG = {"seed": 3, "env": {"id": "lwm/Labyrinth-v0"}}
@@ -130,7 +132,7 @@ def test_a_checkpoint_comes_back_with_its_facts(writer: runs.RunWriter) -> None:
     ("leave", "state", "message"),
     [
         (lambda w: None, "stopped", ""),
-        (lambda w: w.set_status("finished", 7), "finished", ""),
+        (lambda w: w.set_status("finished"), "finished", ""),
         (lambda w: 1 / 0, "failed", "ZeroDivisionError: division by zero"),
         (lambda w: fail_with(RunFailed("disk full")), "failed", "disk full"),
         (lambda w: fail_with(KeyboardInterrupt()), "stopped", "KeyboardInterrupt: "),
@@ -277,6 +279,32 @@ def test_resume_without_a_checkpoint_starts_over(writer: runs.RunWriter) -> None
     assert runs.load_checkpoint(writer.path).machine == MACHINE
 
 
+@pytest.mark.parametrize("left", ["nothing", "an empty directory", "a file"])
+@pytest.mark.parametrize("witness", ["status.json", "timing.jsonl"])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
+    writer: runs.RunWriter, witness: str, left: str
+) -> None:
+    writer.log({"frames": 1})
+    writer.checkpoint(1, {})
+    writer.log({"frames": 2})
+    if witness == "timing.jsonl":
+        writer.log_timing({"seconds": 1, "checkpoint_seconds": 0.5})
+        writer.set_status("running", 0)
+    writer.close()
+    folder = writer.path / "checkpoints"
+    shutil.rmtree(folder)
+    if left == "an empty directory":
+        folder.mkdir()
+    elif left == "a file":
+        folder.write_text("")
+    logs = [writer.path / name for name in ("metrics.jsonl", "timing.jsonl")]
+    before = [log.read_bytes() for log in logs]
+    said = refusal(BadInput, runs.RunWriter.reopen, writer.path)
+    assert str(folder) in said and (left == "a file" or witness in said)
+    assert [log.read_bytes() for log in logs] == before
+    assert (runs.read_status(writer.path) or {})["state"] == "stopped"
+
+
 def test_resume_falls_back_and_cuts_further(writer: runs.RunWriter) -> None:
     for frames in (1, 2):
         writer.log({"frames": frames})
@@ -318,10 +346,37 @@ def test_resume_refuses_a_log_that_is_not_its_own(writer: runs.RunWriter, log: s
     for damaged in (whole[:-1], b"", b"x" * len(whole)):
         path.write_bytes(damaged)
         other = {name: (writer.path / name).read_bytes() for name in ("metrics.jsonl", log)}
-        assert str(path) in refusal(BadInput, runs.RunWriter.reopen, writer.path)
+        told: list[str] = []
+        refusal(CheckpointError, runs.RunWriter.reopen, writer.path, None, 2, told.append)
+        assert len(told) == 1 and str(path) in told[0]
         assert {name: (writer.path / name).read_bytes() for name in other} == other
+    path.unlink()
+    refusal(CheckpointError, runs.RunWriter.reopen, writer.path, None, 2, told.append)
+    assert f"{path} has 0 bytes" in told[-1] and not path.exists()
     path.write_bytes(whole)
     runs.RunWriter.reopen(writer.path)[0].close()
+
+
+@pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl"])
+@pytest.mark.parametrize("cut", [1, 5])
+def test_a_checkpoint_that_saw_more_of_a_log_is_passed_over(
+    writer: runs.RunWriter, log: str, cut: int
+) -> None:
+    for frames in (1, 2, 3):
+        writer.log({"frames": frames})
+        writer.log_timing({"seconds": frames})
+        writer.checkpoint(frames, {"n": frames})
+    writer.close()
+    path = writer.path / log
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert runs.load_checkpoint(writer.path).frames == 3  # readers of weights need no log
+    told: list[str] = []
+    again, saved = runs.RunWriter.reopen(writer.path, warn=told.append)
+    with again:
+        assert saved is not None and saved.frames == 2
+        assert len(told) == 1 and "step-000000003 saw" in told[0] and str(path) in told[0]
+        assert [row["frames"] for row in runs.read_metrics(writer.path)] == [1, 2]
+        assert [row["seconds"] for row in runs.read_timing(writer.path)] == [1, 2]
 
 
 def test_a_checkpoint_of_something_else_is_refused(writer: runs.RunWriter) -> None:
@@ -411,6 +466,38 @@ def test_a_log_that_is_no_file_is_neither_cut_nor_waited_for(
     assert precious.read_text() == "precious\n"
     reader = runs.read_metrics if log == "metrics.jsonl" else runs.read_timing
     assert said == refusal(BadInput, lambda: list(reader(writer.path)))
+
+
+def elsewhere(tmp_path: Path) -> Path:
+    """Somebody's directory, with things in it that look as if they were leftovers of ours."""
+    place = tmp_path / "elsewhere"
+    (place / "thesis.tmp-999999").mkdir(parents=True)
+    (place / "step-000000001.tmp-999999").mkdir()
+    rows = "rows-000000000-000000064-0123456789abcdef.zst"
+    for name in (rows, ".rows-1.tmp-1", "notes.txt"):
+        (place / name).write_text("mine")
+    return place
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/rows"])
+def test_linked_directories_are_not_followed(
+    writer: runs.RunWriter, tmp_path: Path, name: str
+) -> None:
+    place = elsewhere(tmp_path)
+    before = sorted(path.name for path in place.iterdir())
+    writer.checkpoint(1, {})
+    link = writer.path / name
+    if name == "checkpoints":
+        shutil.rmtree(link)
+    link.symlink_to(place)
+    said = f"{link} is a link, which is not followed"
+    assert refusal(BadInput, writer.checkpoint, 2, {}) == said
+    rows = {"obs": np.zeros((1, 1, 4), np.uint8)}
+    assert refusal(BadInput, writer.write_block, 0, rows) == said
+    assert refusal(BadInput, runs.load_checkpoint, writer.path) == said
+    writer.close()
+    assert refusal(BadInput, runs.RunWriter.reopen, writer.path) == said
+    assert sorted(path.name for path in place.iterdir()) == before
 
 
 @pytest.mark.parametrize("name", ["config.json", "status.json", "machine.json"])
@@ -503,7 +590,46 @@ def test_logs_are_synced_before_the_checkpoint(
 
     monkeypatch.setattr(files, "fsync", fsync)
     writer.checkpoint(1, {})
-    assert tape[:3] == ["metrics.jsonl", "timing.jsonl", "arrays.safetensors"]
+    assert tape[:4] == ["metrics.jsonl", "timing.jsonl", "run", "arrays.safetensors"]
+
+
+@pytest.mark.parametrize("state", ["finished", "stopped", "failed"])
+def test_logs_are_synced_before_a_final_status(
+    writer: runs.RunWriter, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    tape: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        tape.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")).split(".tmp")[0])
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    writer.set_status(state)
+    assert tape[:3] == ["metrics.jsonl", "timing.jsonl", ".status.json"]
+    tape.clear()
+    writer.set_status("running")
+    assert tape == [".status.json", "run"]
+
+
+def test_names_of_new_directories_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape: list[Path] = []
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_dir():
+            tape.append(path.relative_to(tmp_path))
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    with runs.RunWriter.create(tmp_path / "a" / "b" / "run", CONFIG, MACHINE) as writer:
+        assert [str(path) for path in tape[:4]] == [".", "a", "a/b", "a/b/run"]
+        tape.clear()
+        writer.write_block(0, {"obs": np.zeros((1, 1, 4), np.uint8)})
+        run = Path("a/b/run")
+        assert tape == [run, run / "checkpoints", run / "checkpoints" / "rows"]
+        tape.clear()
+        writer.checkpoint(1, {})
+        assert run not in tape and tape[-1] == run / "checkpoints"
 
 
 def count_to(path: Path, end: int, warn: Callable[[str], None]) -> None:
@@ -642,6 +768,21 @@ def test_machine_facts_name_no_person_and_no_place() -> None:
     for private in (platform.node(), os.path.expanduser("~"), os.getcwd()):
         assert len(private) < 3 or private not in text
     assert getpass.getuser() not in text.split()
+
+
+def test_memory_that_can_be_had_heeds_the_limit_of_the_process() -> None:
+    free = available_bytes()
+    assert free is None or free > 0
+
+    def limited() -> None:
+        limit = 40 << 30
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        left = available_bytes()
+        assert left is not None and 0 < left < limit
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
+        assert available_bytes() == 0
+
+    assert in_child(limited) == 0
 
 
 def test_mismatches_are_told_in_words() -> None:

@@ -24,7 +24,7 @@ from lwm.config import load_preset
 from lwm.errors import BadInput, RunInUse
 from lwm.experiments import grid, runner, table1
 from lwm.experiments.options import Options
-from lwm.sweep import attend, child, choose, engine, fence
+from lwm.sweep import attend, choose, engine, fence
 from lwm.sweep.policy import BUSY_DELAY, BUSY_LIMIT, UNFIT_DELAY, UNFIT_LIMIT, Ledger
 from lwm.sweep.table import Table, last_row
 
@@ -158,7 +158,7 @@ def test_a_run_holds_its_claim_itself_and_ends_when_it_is_anothers(tmp_path: Pat
         claim = fence.take(job.directory, "n1", 1)
         path = fence.path_of(job.directory)
         first = path.stat().st_mtime_ns
-        process = child.begin(job, claim)
+        process = attend.begin(job, claim)
         assert process.stdin is not None
         with process.stdin:
             wait_for("run", lambda: runs.is_run(job.directory))

@@ -112,7 +112,7 @@ def test_a_point_waits_for_what_is_left_of_a_dead_worker(
 ) -> None:
     """Its orphan holds the lock until it has stopped; a run stopped from outside is tried again."""
     pytest.importorskip("ray", reason="needs the extra lwm[sweep]")
-    from lwm.sweep import attend, child, fence, policy, trial
+    from lwm.sweep import attend, fence, policy, trial
 
     monkeypatch.setattr(policy, "BUSY_DELAY", 0.01)
     monkeypatch.setattr(fence, "BEAT", 0.01)
@@ -131,7 +131,7 @@ def test_a_point_waits_for_what_is_left_of_a_dead_worker(
 
     monkeypatch.setattr(fence, "take", take)
     monkeypatch.setattr(fence.Claim, "beat", lambda self: True)
-    monkeypatch.setattr(child, "begin", lambda job, claim: Process())
+    monkeypatch.setattr(attend, "begin", lambda job, claim: Process())
     job = space.read(write(tmp_path, SMALL)).job(0, {"intrinsic.beta": 1.0})
     point = trial.Trial.__new__(trial.Trial)
     point.setup({"trial": 0}, [job], tmp_path)

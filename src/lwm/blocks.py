@@ -32,7 +32,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from lwm.errors import BadInput, CheckpointError, RunFailed, reason
-from lwm.files import open_regular, read_up_to, write_bytes_atomic
+from lwm.files import make_directory, open_regular, read_up_to, write_bytes_atomic
 
 ROWS = 64
 """Rows in a block, at most: as many pictures of 84 x 84 as fit into the window of level 1."""
@@ -41,6 +41,7 @@ FRAMES = 4096
 LEVEL = 1  # higher ones take several times as long for 5 % less (Atari)
 MAX_BYTES = 1 << 30  # of a block, unpacked
 MAX_HEADER_BYTES = 1 << 18
+MAX_FILE_BYTES = MAX_BYTES + (MAX_BYTES >> 6)  # what does not compress grows a little
 
 _MAGIC = b"lwm-rows"
 _SKIPPABLE = 0x184D2A50
@@ -81,7 +82,7 @@ def write(directory: Path, first: int, rows: Rows) -> Block:
     sha256 = hashlib.sha256(data).hexdigest()
     block = Block(first, first + len(rows["obs"]), len(data), sha256)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
     except OSError as error:
         raise RunFailed(f"cannot write {directory}: {reason(error)}") from error
     write_bytes_atomic(directory / block.name, data)
@@ -134,6 +135,8 @@ def from_json(value: Any) -> list[Block]:
         counts = (block.first, block.stop, block.size)
         if not all(type(n) is int and 0 <= n < 10**18 for n in counts) or block.rows < 1:
             raise ValueError("a block of rows has impossible bounds")
+        if block.size > MAX_FILE_BYTES:
+            raise ValueError(f"a block of rows has {block.size} bytes")
         if type(block.sha256) is not str or not re.fullmatch("[0-9a-f]{64}", block.sha256):
             raise ValueError("a block of rows has no checksum")
         found.append(block)

@@ -39,12 +39,14 @@ from lwm.blocks import Block
 from lwm.codec import (
     CHUNK_BYTES,
     MAX_JSON_BYTES,
+    claimed_bytes,
     decode,
     encode,
     read_safetensors,
     safetensors_chunks,
 )
-from lwm.errors import CheckpointError, RunFailed, reason
+from lwm.errors import BadInput, CheckpointError, RunFailed, reason
+from lwm.machine import available_bytes
 
 FORMAT = 1
 ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
@@ -54,7 +56,7 @@ BLOCKS = "_blocks"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _STEP = re.compile(r"step-([0-9]{1,18})(\.old-[0-9]+)?")
-_TEMPORARY = re.compile(r".+\.tmp-([0-9]{1,18})")
+_TEMPORARY = re.compile(r"(.+?)(?:\.old-[0-9]+)?\.tmp-([0-9]{1,18})")
 
 
 def save(
@@ -75,7 +77,7 @@ def save(
         raise CheckpointError(f"the key {BLOCKS!r} of a state is reserved")
     arrays, text = encode({**state, BLOCKS: row_blocks.to_json(blocks)} if blocks else state)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        files.make_directory(directory)
         _rmtree(temporary)
         temporary.mkdir()
         written = {
@@ -96,8 +98,11 @@ def save(
 
 
 def rows_directory(directory: Path) -> Path:
-    """Where the blocks of rows of the checkpoints in ``directory`` are."""
-    return Path(directory) / "rows"
+    """Where the blocks of rows of the checkpoints in ``directory`` are; BadInput if it is a link
+    or no directory."""
+    rows = Path(directory) / "rows"
+    files.is_directory(rows)
+    return rows
 
 
 def load(path: Path, part: str | None = None) -> dict[str, Any]:
@@ -154,8 +159,8 @@ def latest(
 
 def newest_bytes(directory: Path) -> int:
     """Bytes of the files of the newest checkpoint, 0 if there is none."""
-    present = _numbered(Path(directory))
-    return sum(file.stat().st_size for file in present[-1][1].iterdir()) if present else 0
+    present = _directories(Path(directory))
+    return sum(file.lstat().st_size for file in present[-1][1].iterdir()) if present else 0
 
 
 def _rmtree(path: Path) -> None:
@@ -187,18 +192,18 @@ def _prune(directory: Path, name: str, keep: int) -> None:
     match = _STEP.fullmatch(name)
     try:
         if match:
-            older = [path for number, path in _numbered(directory) if number < int(match[1])]
+            older = [path for number, path in _directories(directory) if number < int(match[1])]
             for path in older[: max(0, len(older) - (keep - 1))]:
                 _discard(path)
         for entry in os.listdir(directory):
             owner = _TEMPORARY.fullmatch(entry)
-            if owner and _is_stale(int(owner[1])):
+            if owner and _is_ours(owner[1], name) and _is_stale(int(owner[2])):
                 _rmtree(directory / entry)
             elif entry.startswith(f"{name}.old-"):
                 _discard(directory / entry)
-        named = [block for _, path in _numbered(directory) for block in _named_blocks(path)]
+        named = [block for _, path in _directories(directory) for block in _named_blocks(path)]
         row_blocks.prune(rows_directory(directory), named)
-    except OSError:
+    except (OSError, BadInput):
         pass
 
 
@@ -207,6 +212,11 @@ def _discard(path: Path) -> None:
     doomed = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     files.rename(path, doomed)
     _rmtree(doomed)
+
+
+def _is_ours(stem: str, name: str) -> bool:
+    """Whether a temporary directory is of ``name`` or of a numbered checkpoint: others stay."""
+    return stem == name or _STEP.fullmatch(stem) is not None
 
 
 def _is_stale(pid: int) -> bool:
@@ -227,13 +237,18 @@ def _numbered(directory: Path) -> list[tuple[int, Path]]:
     counts too, below the real one of its number."""
     try:
         entries = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return []
     except OSError as error:
         raise CheckpointError(f"cannot read {directory}: {reason(error)}") from error
     found = [(m, entry) for entry in entries if (m := _STEP.fullmatch(entry))]
     found.sort(key=lambda item: (int(item[0][1]), item[0][2] is None, item[1]))
     return [(int(m[1]), directory / entry) for m, entry in found]
+
+
+def _directories(directory: Path) -> list[tuple[int, Path]]:
+    """Those of ``_numbered`` that can be checkpoints: files of such a name are left out."""
+    return [found for found in _numbered(directory) if stat.S_ISDIR(os.lstat(found[1]).st_mode)]
 
 
 def _manifest(files: dict[str, Any]) -> bytes:
@@ -253,8 +268,21 @@ def _load(path: Path, part: str | None) -> dict[str, Any]:
         raise CheckpointError(f"damaged checkpoint: {path / extra[0]} does not belong there")
     listed = _read_manifest(path / MANIFEST)
     text = _read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES)
+    _check_memory(path / ARRAYS, listed[ARRAYS][0], part)
     _read_checked(path / ARRAYS, listed[ARRAYS], None)
     return decode(path / STATE, text, read_safetensors(path / ARRAYS, part), part)
+
+
+def _check_memory(path: Path, size: int, part: str | None) -> None:
+    """Refuse arrays (a file of ``size`` bytes) that do not fit into memory, before any is read.
+
+    Twice: whoever asks for them has room for the same numbers.
+    """
+    _open_regular(path).close()
+    need = 2 * (size if part is None else claimed_bytes(path, part))
+    have = available_bytes()
+    if have is not None and need > have:
+        raise CheckpointError(f"{path} needs {need} bytes of memory, {have} can be had")
 
 
 def _check_blocks(path: Path, value: Any) -> list[Block]:
@@ -278,8 +306,10 @@ def _named_blocks(path: Path) -> list[Block]:
         listed = _read_manifest(path / MANIFEST)
         document = json.loads(_read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES))
         return row_blocks.from_json(document["values"].get(BLOCKS, []))
-    except (CheckpointError, FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+    except (CheckpointError, FileNotFoundError, NotADirectoryError):
         return []
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return []  # right sums around a foreign content
 
 
 def _open_regular(path: Path) -> IO[bytes]:

@@ -74,7 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("workload", nargs="?", help="what to train on: " + " or ".join(WORKLOADS))
     p.add_argument("--size", help="labyrinth: rooms per side (env.size)")
     p.add_argument("--game", help="atari: name as ale-py spells it (atari.game)")
-    p.add_argument("--env", help="gym: id of a Gymnasium environment, or module:ID (gym.env)")
+    p.add_argument("--env", help="gym: id of a Gymnasium environment, or module:ID (gym.env); "
+                   "with --resume: that of the run, to allow its module")  # fmt: skip
     p.add_argument("--frames", help="agent steps (loop.total_frames)")
     p.add_argument("--out", type=Path, help="run directory (default: runs/<name of the run>)")
     p.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
@@ -99,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("run", type=Path, metavar="DIR")
     p.add_argument("--episodes", type=_count, help="default: as in its config")
     p.add_argument("--device", help="auto, cpu or cuda; default: as in its config")
+    p.add_argument("--env", metavar="module:ID", help="that of the run, to allow its module")
     p.add_argument("--record", type=_count, metavar="N", help="also record N episodes in DIR")
     p.set_defaults(call=commands.evaluate)
 

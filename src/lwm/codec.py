@@ -142,16 +142,35 @@ def safetensors_chunks(arrays: dict[str, np.ndarray]) -> Iterator[bytes | memory
             yield raw[start : start + CHUNK_BYTES]
 
 
+def claimed_bytes(path: Path, part: str | None = None) -> int:
+    """Bytes of the arrays that ``read_safetensors`` would return, as the file's header tells."""
+    with open(path, "rb") as file:
+        text = file.read(_header_length(path, file.read(8)))
+    try:
+        header = json.loads(text)
+        spans = [entry["data_offsets"] for name, entry in header.items() if _within(name, part)]
+        return sum(int(stop) - int(start) for start, stop in spans)
+    except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is not a valid safetensors file: {error}") from error
+    except RecursionError:
+        raise CheckpointError(f"{path} is not a valid safetensors file: too deep") from None
+
+
 def read_safetensors(path: Path, part: str | None = None) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file, each its own writable copy; all of them, or those below
     the key ``part`` of the tree."""
     with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-    if length > MAX_HEADER_BYTES:
-        raise CheckpointError(f"{path} claims a header of {length} bytes")
+        _header_length(path, file.read(8))
     try:
         with safe_open(path, framework="np") as file:
             names = [name for name in file.keys() if _within(name, part)]  # noqa: SIM118
             return {name: file.get_tensor(name) for name in names}
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{path} is not a valid safetensors file: {error}") from error
+
+
+def _header_length(path: Path, prefix: bytes) -> int:
+    length = int.from_bytes(prefix, "little")
+    if length > MAX_HEADER_BYTES:
+        raise CheckpointError(f"{path} claims a header of {length} bytes")
+    return length

@@ -88,7 +88,6 @@ def train(args: argparse.Namespace) -> int:
         flags = (
             args.size,
             args.game,
-            args.env,
             args.frames,
             args.out,
             args.agent,
@@ -99,7 +98,7 @@ def train(args: argparse.Namespace) -> int:
             raise BadInput("--resume takes the config of the run; give no other settings")
         from lwm import session
 
-        writer, trainer = session.reopen(args.resume)
+        writer, trainer = session.reopen(args.resume, args.env)
     else:
         if args.workload not in WORKLOADS:
             if args.workload and "=" in args.workload:
@@ -191,17 +190,18 @@ def plan(args: argparse.Namespace) -> int:
 
 def evaluate(args: argparse.Namespace) -> int:
     """``lwm evaluate``."""
-    from lwm import runs, session
+    from lwm import episodes, runs, session
 
-    trained = session.load(args.run, args.device)
+    folder = episodes.directory_of(args.run) if args.record else None
+    trained = session.load(args.run, args.device, args.env)
     result = session.score(trained, args.episodes)
     print(describe(result))
     runs.write_evaluation(args.run, result)
-    if args.record:
+    if folder is not None:
         from lwm.recording import record
 
-        paths = record(trained, args.run / "episodes", args.record)
-        print(f"recorded {len(paths)} episodes in {args.run / 'episodes'}")
+        paths = record(trained, folder, args.record)
+        print(f"recorded {len(paths)} episodes in {folder}")
     return 0
 
 

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from lwm.errors import BadInput, RunFailed, reason
-from lwm.files import open_regular, read_up_to, write_bytes_atomic
+from lwm.files import is_directory, make_directory, open_regular, read_up_to, write_bytes_atomic
 
 FORMAT = 1
 MAX_BYTES = 1 << 29  # of the safetensors file: a whole Atari game of 27 000 frames takes 200 MB
@@ -78,6 +78,13 @@ class Episode:
             raise BadInput(f"not a valid episode: {fault}")
 
 
+def directory_of(run: Path) -> Path:
+    """Where the episodes of a run are; BadInput if that is a link or no directory."""
+    directory = Path(run) / "episodes"
+    is_directory(directory)
+    return directory
+
+
 def episode_path(directory: Path, number: int) -> Path:
     """Where episode ``number`` of a run is kept."""
     return Path(directory) / f"episode-{number:06d}.safetensors.zst"
@@ -108,7 +115,7 @@ def write_episode(path: Path, episode: Episode) -> None:
         raise BadInput(f"this episode is too large: {len(blob)} bytes, {len(meta)} of them meta")
     frame = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(blob)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
     except OSError as error:
         raise RunFailed(f"cannot write {path}: {reason(error)}") from error
     write_bytes_atomic(path, _SKIPPABLE + _MAGIC + hashlib.sha256(frame).digest() + frame)

@@ -70,6 +70,35 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it that are missing; their names are durable."""
+    missing = [path]
+    while not missing[-1].parent.exists() and missing[-1] != missing[-1].parent:
+        missing.append(missing[-1].parent)
+    for made in reversed(missing):
+        new = not made.is_dir()
+        made.mkdir(exist_ok=True)
+        if new:
+            sync_directory(made.parent)
+
+
+def is_directory(path: Path) -> bool:
+    """Whether a directory is there; False if nothing is, BadInput if anything else.
+
+    A link is something else: whoever gave us a run could have files anywhere read, or removed.
+    """
+    try:
+        found = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {reason(error)}") from error
+    if not stat.S_ISDIR(found):
+        what = "a link, which is not followed" if stat.S_ISLNK(found) else "not a directory"
+        raise BadInput(f"{path} is {what}")
+    return True
+
+
 def replace_between(path: Path, begin: str, end: str, text: str) -> bool:
     """Replace what stands between two marks in the file ``path``; False if it or they are not
     there."""
@@ -205,17 +234,6 @@ class RowLog:
         with self._failing():
             fsync(self._file.fileno())
 
-    def check_cut(self, length: int) -> None:
-        """Refuse a length in bytes at which no row ends: then this is another log."""
-        if length > self.length:
-            raise BadInput(
-                f"{self.path} has {self.length} bytes, its checkpoint saw {length}: cannot resume"
-            )
-        if length:
-            with self._failing():
-                if os.pread(self._file.fileno(), 1, length - 1) != b"\n":
-                    raise BadInput(f"{self.path} is not the log its checkpoint saw: cannot resume")
-
     def is_as_seen(self, length: int, sha256: str) -> bool:
         """Whether the first ``length`` bytes have this sum."""
         with self._failing():
@@ -246,6 +264,23 @@ class RowLog:
             yield
         except OSError as error:
             raise RunFailed(f"cannot write {self.path}: {reason(error)}") from error
+
+
+def cut_fault(path: Path, length: int) -> str:
+    """Why the log ``path`` cannot be cut to ``length`` bytes: it must have them, and a row must end
+    there.  Nothing: it can."""
+    if not length:
+        return ""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size >= length and os.pread(file.fileno(), 1, length - 1) == b"\n":
+                return ""
+    except FileNotFoundError:
+        size = 0
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {reason(error)}") from error
+    return f"no row ends there in {path}" if size >= length else f"{path} has {size} bytes"
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ else.  So the facts go into every checkpoint, and a resume can say what has chan
 from __future__ import annotations
 
 import platform
+import resource
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -44,6 +45,64 @@ def mismatches(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
         for name in FACTS
         if saved.get(name) != current.get(name)
     ]
+
+
+def available_bytes() -> int | None:
+    """Memory that this process can have without swapping; None where the system does not say."""
+    told = [v for v in (_of_machine(), _of_group(), _address_space()) if v is not None]
+    return min(told, default=None)
+
+
+def _of_machine() -> int | None:
+    return _lines(Path("/proc/meminfo"), ":").get("MemAvailable")
+
+
+def _of_group(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int | None:
+    """What a container or a batch job may still take (control groups, version 2)."""
+    try:
+        told = own.read_text(encoding="ascii").strip().splitlines()
+    except (OSError, ValueError):
+        return None
+    place = next((line[3:] for line in told if line.startswith("0::")), "/")
+    here = root / place.strip("/")
+    left = []
+    for folder in [here, *here.parents]:
+        if folder == root.parent:
+            break
+        try:
+            limit = int((folder / "memory.max").read_text())
+            used = int((folder / "memory.current").read_text())
+        except (OSError, ValueError):  # there is none, or it is "max"
+            continue
+        # Pages of files that were read are given back when memory is asked for.
+        left.append(limit - used + _lines(folder / "memory.stat").get("inactive_file", 0))
+    return min(left, default=None)
+
+
+def _lines(path: Path, behind: str = "") -> dict[str, int]:
+    """``name value`` lines; values with the unit kB in bytes."""
+    found = {}
+    try:
+        for line in path.read_text(encoding="ascii").splitlines():
+            name, value, *unit = line.split()
+            found[name.removesuffix(behind)] = int(value) << (10 if unit else 0)
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _address_space() -> int | None:
+    """What is left of this process's own limit."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        pages = 0
+    return max(0, limit - pages * resource.getpagesize())
 
 
 def _version(package: str) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from lwm.envs.television import PATCH
 from lwm.envs.vector import make_env
 from lwm.errors import BadInput
 from lwm.learner import LearnerState, learn, learn_encoder, learn_features
+from lwm.machine import available_bytes
 from lwm.streams import environment_seeds
 from lwm.types import Pairs, Step, Unroll
 from lwm.vision import SIDE, shift_offsets
@@ -61,52 +61,6 @@ def check_memory(config: Config) -> None:
             f"replay.capacity_steps={config.replay.capacity_steps}; {_gib(have)} are available "
             f"(smaller: replay.capacity_steps, replay.compress=true)"
         )
-
-
-def available_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system does not say."""
-    told = [value for value in (_of_machine(), _of_group()) if value is not None]
-    return min(told, default=None)
-
-
-def _of_machine() -> int | None:
-    return _lines(Path("/proc/meminfo"), ":").get("MemAvailable", None)
-
-
-def _of_group(
-    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> int | None:
-    """What a container or a batch job may still take (control groups, version 2)."""
-    try:
-        told = own.read_text(encoding="ascii").strip().splitlines()
-    except (OSError, ValueError):
-        return None
-    place = next((line[3:] for line in told if line.startswith("0::")), "/")
-    here = root / place.strip("/")
-    left = []
-    for folder in [here, *here.parents]:
-        if folder == root.parent:
-            break
-        try:
-            limit = int((folder / "memory.max").read_text())
-            used = int((folder / "memory.current").read_text())
-        except (OSError, ValueError):  # there is none, or it is "max"
-            continue
-        # Pages of files that were read are given back when memory is asked for.
-        left.append(limit - used + _lines(folder / "memory.stat").get("inactive_file", 0))
-    return min(left, default=None)
-
-
-def _lines(path: Path, behind: str = "") -> dict[str, int]:
-    """``name value`` lines; values with the unit kB in bytes."""
-    found = {}
-    try:
-        for line in path.read_text(encoding="ascii").splitlines():
-            name, value, *unit = line.split()
-            found[name.removesuffix(behind)] = int(value) << (10 if unit else 0)
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def describe(config: Config) -> str:

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lwm import devices, session
+from lwm import devices, runs, session
 from lwm.actor import Acted, ActorState, act, initial_state
-from lwm.config import AtariConfig, Config, replace
+from lwm.config import AtariConfig, Config, from_dict, replace
 from lwm.coverage import RAM
 from lwm.envs.vector import Env, RowEnv, make_env
 from lwm.errors import BadInput, LwmError
@@ -129,8 +129,9 @@ def start(path: Path, game: str = "") -> tuple[Player, dict[str, Any]]:
 
     The environment starts without chance, so that what was played can be played again.
     """
+    # First of all: what cannot be played is refused before anything of the run is loaded.
+    config = _calm(from_dict(runs.read_config(path)), game)
     run = session.load(path, "cpu")
-    config = _calm(run.config, game)
     games: list[str] = []
     if config.workload == "atari":
         from lwm.envs.atari import games as installed

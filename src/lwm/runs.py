@@ -79,7 +79,7 @@ class RunWriter:
         """Start a run in a new or empty directory."""
         path = Path(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            files.make_directory(path)
             _refuse_existing(path)
             lock = files.lock(path / "lock", path)
         except OSError as error:
@@ -107,8 +107,10 @@ class RunWriter:
     ) -> tuple[RunWriter, Saved | None]:
         """Continue a run from its newest good checkpoint (None: from the start).
 
-        Both logs are cut to their length at that checkpoint.  ``machine`` is what goes into further
-        checkpoints, by default what machine.json says.
+        A run that had one, by its status or its timing, and has none is refused.
+        Both logs are cut to their length at that checkpoint; one that saw more of them than there
+        is is passed over.  ``machine`` is what goes into further checkpoints, by default what
+        machine.json says.
         """
         path = Path(path)
         config = read_config(path)
@@ -117,7 +119,9 @@ class RunWriter:
         except OSError as error:
             raise BadInput(f"cannot write to {path}: {reason(error)}") from error
         try:
-            saved = saved_as.newest(path, saved_as.sum_of(config), warn)
+            saved = saved_as.newest(path, saved_as.sum_of(config), warn, resuming=True)
+            if saved is None:
+                _refuse_lost(path)
             facts = machine or read_machine(path) or {}
             writer = cls(path, lock, facts, keep, saved_as.sum_of(config))
         except BaseException:
@@ -126,8 +130,6 @@ class RunWriter:
         with writer._or_released():
             logs = (writer._metrics, writer._timing)
             lengths = saved.log_bytes if saved else (0, 0)
-            for log, length in zip(logs, lengths, strict=True):
-                log.check_cut(length)
             saved_as.tell_changed(logs, saved, warn)
             for log, length in zip(logs, lengths, strict=True):
                 log.cut(length)
@@ -149,7 +151,7 @@ class RunWriter:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return saved_as.directory_of(self.path)
 
     def checkpoint(self, frames: int, state: dict[str, Any], rows: Sequence[Block] = ()) -> Path:
         """Save ``state``, what the logs hold so far, and on what machine; ``rows``: the blocks of
@@ -184,10 +186,13 @@ class RunWriter:
         """Replace status.json; ``frames`` defaults to the last number given."""
         if state not in STATES:
             raise ValueError(f"state {state!r} is not one of {', '.join(STATES)}")
-        self._state = state
+        if state != "running":  # what it speaks of is on the disk before it is
+            self._metrics.sync()
+            self._timing.sync()
         self._frames = self._frames if frames is None else int(frames)
         status = {"state": state, "frames": self._frames, "message": message, "pid": os.getpid()}
         write_json_atomic(self.path / "status.json", status)
+        self._state = state  # a status that did not come to the disk is not the last one
 
     def write_evaluation(self, result: dict[str, Any]) -> None:
         """Replace evaluation.json."""
@@ -330,6 +335,18 @@ def _run(path: Path) -> Path:
 
 def _read(path: Path, name: str, limit: int) -> dict[str, Any] | None:
     return read_json(_run(path) / name, limit)
+
+
+def _refuse_lost(path: Path) -> None:
+    """A run that had a checkpoint and has none now does not begin anew: its logs would be cut."""
+    told = None
+    if (read_status(path) or {}).get("frames"):
+        told = "status.json"
+    elif any("checkpoint_seconds" in row for row in read_timing(path)):
+        told = "timing.jsonl"
+    if told:
+        where = path / "checkpoints"
+        raise BadInput(f"{where} has no checkpoint, {told} tells of one: not copied or mounted?")
 
 
 def _refuse_existing(path: Path) -> None:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lwm import blocks, checkpoint
+from lwm import blocks, checkpoint, files
 from lwm.blocks import Block, Rows
 from lwm.errors import CheckpointError
 from lwm.files import RowLog, plain
 
+LOGS = ("metrics.jsonl", "timing.jsonl")
 RESERVED = "_run"
 """Key of what ``RunWriter.checkpoint`` adds to a state."""
 
@@ -41,19 +42,37 @@ class Saved:
         return ((block.first, blocks.read(directory, block)) for block in self.blocks)
 
 
+def directory_of(run: Path) -> Path:
+    """Where the checkpoints of a run are; BadInput if that, or where their rows are, is a link or
+    no directory: nothing outside the run is read, written or removed."""
+    directory = Path(run) / "checkpoints"
+    files.is_directory(directory)
+    checkpoint.rows_directory(directory)
+    return directory
+
+
 def newest(
-    run: Path, config_sum: str, warn: Callable[[str], None] | None, part: str | None = None
+    run: Path,
+    config_sum: str,
+    warn: Callable[[str], None] | None,
+    part: str | None = None,
+    resuming: bool = False,
 ) -> Saved | None:
     """The newest good checkpoint of a run whose config has ``config_sum``; None if there is none.
 
-    ``part``: of its arrays only those below this key of the state.
+    ``part``: of its arrays only those below this key of the state.  ``resuming``: both logs must
+    still reach as far as it saw them.
     """
 
     def check(where: Path, state: dict[str, Any]) -> None:
-        if _own(where, state).get("config_sum", config_sum) != config_sum:
+        own = _own(where, state)
+        if own.get("config_sum", config_sum) != config_sum:
             raise CheckpointError(f"{where} is of another config than {run / 'config.json'}")
+        for name, length in zip(LOGS, own["log_bytes"] if resuming else (0, 0), strict=True):
+            if fault := files.cut_fault(run / name, length):
+                raise CheckpointError(f"{where} saw {length} bytes of a log, {fault}")
 
-    found = checkpoint.latest(run / "checkpoints", warn, part, check)
+    found = checkpoint.latest(directory_of(run), warn, part, check)
     if found is None:
         return None
     where, state = found

@@ -34,8 +34,8 @@ from lwm.types import Event
 class Interrupted(LwmError):
     """The run was asked to stop, and did, with a checkpoint."""
 
-    def __init__(self, signum: int, path: Path) -> None:
-        super().__init__(f"stopped; continue with: lwm train --resume {path}")
+    def __init__(self, signum: int, command: str) -> None:
+        super().__init__(f"stopped; continue with: {command}")
         self.exit_code = 128 + signum
 
 
@@ -72,9 +72,30 @@ def _trainer(config: Config) -> Trainer:
         raise BadInput("this config needs more memory than there is") from None
 
 
-def reopen(path: Path) -> tuple[runs.RunWriter, Trainer]:
-    """The run in ``path`` as its newest good checkpoint left it."""
+def check_trusted(path: Path, config: Config, env: str | None) -> None:
+    """Refuse the run in ``path`` if its environment is not ``env``, where that is given or a module
+    would be imported: that is the user's word to say, not a file's."""
+    name = config.gym.env if config.workload == "gym" else ""
+    if env is not None and env != name:
+        raise BadInput(f"{path} is of {name or config.workload}, not of --env {env}")
+    if env is None and ":" in name:
+        module = name.partition(":")[0]
+        raise BadInput(f"{path} would import {module}: if you trust it, add --env {name}")
+
+
+def resume_command(path: Path, config: Config) -> str:
+    """What goes on with a run."""
+    trusted = f" --env {config.gym.env}" if ":" in config.gym.env else ""
+    return f"lwm train --resume {path}{trusted}"
+
+
+def reopen(path: Path, env: str | None = None) -> tuple[runs.RunWriter, Trainer]:
+    """The run in ``path`` as its newest good checkpoint left it.
+
+    ``env``: its environment, which must be named where that imports a module (``check_trusted``).
+    """
     config = from_dict(runs.read_config(path))
+    check_trusted(path, config, env)
     if (runs.read_status(path) or {}).get("state") == "finished":
         raise BadInput(f"{path} is finished: nothing to resume")
     check_memory(config)
@@ -100,15 +121,16 @@ class Loaded:
     frames: int
 
 
-def load(path: Path, device: str | None = None) -> Loaded:
+def load(path: Path, device: str | None = None, env: str | None = None) -> Loaded:
     """The newest good parameters of the run in ``path``: takes no lock, writes nothing.
 
-    ``device``: where to put them, if not where the run has them.
+    ``device``: where to put them, if not where the run has them; ``env``: as in ``reopen``.
 
     Neither its replay nor its environments are made: a run is scored in little memory, also while
     it goes on.
     """
     config = from_dict(runs.read_config(path))
+    check_trusted(path, config, env)
     if device is not None:
         config = replace(config, {"device": device})
     saved = runs.load_checkpoint(path, warn, part="learner")
@@ -128,6 +150,7 @@ def run(
     stops at once.
     """
     config = trainer.config
+    again = resume_command(writer.path, config)
     began, frames = time.monotonic(), trainer.frames
     saved, alarmed = frames, False
     rows = RowBlocks(writer, trainer.replay) if config.replay.compress else None
@@ -177,13 +200,13 @@ def run(
                 if event.kind != "end":
                     checkpoint()
                 writer.set_status("stopped", trainer.frames, "asked to stop")
-                raise Interrupted(asked(), writer.path)
+                raise Interrupted(asked(), again)
             due = _crossed(config.loop.checkpoint_every_frames, frames, event.frames)
             if due and trainer.frames > saved:
                 checkpoint()
             frames = event.frames
         try:
-            with asked.at_once(writer.path):  # all is saved: nothing is worth waiting for
+            with asked.at_once(again):  # all is saved: nothing is worth waiting for
                 result = score(trainer)
         except Interrupted:
             writer.set_status("stopped", trainer.frames, "asked to stop")
@@ -242,7 +265,7 @@ class _Asked:
 
     def __init__(self) -> None:
         self.signum = 0
-        self._path: Path | None = None
+        self._command: str | None = None
 
     def __call__(self) -> int:
         return self.signum
@@ -250,19 +273,19 @@ class _Asked:
     def note(self, signum: int) -> None:
         """One came."""
         self.signum = signum
-        if self._path is not None:
-            raise Interrupted(signum, self._path)
+        if self._command is not None:
+            raise Interrupted(signum, self._command)
 
     @contextmanager
-    def at_once(self, path: Path) -> Iterator[None]:
+    def at_once(self, command: str) -> Iterator[None]:
         """In the block a signal is ``Interrupted`` where it comes."""
-        self._path = path
+        self._command = command
         try:
             if self.signum:
-                raise Interrupted(self.signum, path)
+                raise Interrupted(self.signum, command)
             yield
         finally:
-            self._path = None
+            self._command = None
 
 
 @contextmanager

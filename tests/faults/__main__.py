@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from faults import damage, degenerate, disks, hostile, kills, soak, viewing, words
+from faults import asking, damage, degenerate, disks, hostile, kills, soak, viewing, words
 from faults.common import Options, Tally
 from lwm.files import replace_between, write_bytes_atomic
 
 ATTACKS: dict[str, Callable[[Options], Tally]] = {
     "sigkill": kills.sigkill,
-    "signals": kills.signals,
+    "signals": asking.signals,
     "disk": disks.full_disk,
     "corruption": damage.corruption,
     "hostile": hostile.hostile,
     "command-lines": words.command_lines,
     "degenerate": degenerate.degenerate,
-    "two-processes": kills.two_writers,
+    "two-processes": asking.two_writers,
     "soak": soak.soak,
     "viewer": viewing.viewer,
 }

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lwm import runs, session
+from lwm import runs, saved, session
 from lwm.cli import main
 from lwm.config import Config, load_preset
+from lwm.errors import LwmError
 from trees import same
 
 PATIENCE = 300.0
@@ -175,6 +176,50 @@ def trained(workload: str, path: Path, **more: Any) -> Path:
     """A run that nobody disturbs."""
     session.run(*session.start(small(workload, **more), path))
     return path
+
+
+class Witness:
+    """Remembers what a run has acknowledged; it may neither lose that nor begin anew.
+
+    A run that begins anew ends with the same bits, so that its end tells nothing.  What does: the
+    newest good checkpoint, and timing.jsonl, whose rows nobody can write a second time.
+    """
+
+    def __init__(self, path: Path, whole: Path) -> None:
+        self.path, self.whole = path, whole
+        self.frames = 0
+        """Of the newest checkpoint so far."""
+        self._rows = b""
+        """Of timing.jsonl that it covers."""
+
+    def look(self) -> str:
+        """What is lost or wrong by now; nothing: all that was acknowledged is there."""
+        if not runs.is_run(self.path):
+            return "the run is gone" if self.frames else ""
+        claimed = max(self.frames, int((runs.read_status(self.path) or {}).get("frames") or 0))
+        if not (self.path / "checkpoints").exists():
+            return f"{claimed} frames were acknowledged, no checkpoint is there" if claimed else ""
+        told: list[str] = []
+        try:
+            found = saved.newest(self.path, saved.sum_of(runs.read_config(self.path)), told.append)
+        except LwmError as error:
+            return str(error)
+        if told:
+            return told[0]
+        if (found.frames if found else 0) < claimed:
+            newest = found.frames if found else "none"
+            return f"{claimed} frames were acknowledged, the newest good checkpoint is {newest}"
+        if found is None:
+            return ""
+        rows = (self.path / "timing.jsonl").read_bytes()
+        if not rows.startswith(self._rows):
+            return "timing.jsonl lost rows that a checkpoint covers: it was begun anew"
+        mine, theirs = ((p / "metrics.jsonl").read_bytes() for p in (self.path, self.whole))
+        length = found.log_bytes[0]
+        if len(mine) < length or mine[:length] != theirs[:length]:
+            return "metrics.jsonl up to the checkpoint is not that of the undisturbed run"
+        self.frames, self._rows = found.frames, rows[: found.log_bytes[1]]
+        return ""
 
 
 def differs(path: Path, other: Path) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from faults.common import Options, Tally, trained
 from lwm import checkpoint, runs
 from lwm.errors import LwmError
+from lwm.files import cut_fault
+from lwm.saved import LOGS, RESERVED
 from trees import same
 
 Damage = Callable[[random.Random, "Victim"], str]
@@ -25,6 +28,8 @@ class Victim:
         self.restore()
         self.older, self.newest = sorted((path / "checkpoints").glob("step-*"))
         self.good = {p.name: runs.checkpoint.load(p) for p in (self.older, self.newest)}
+        self.found: Counter[str] = Counter()
+        """How often the newest, or the one before it, was used, and how often none was."""
         self.config = runs.read_config(path)
         self.saved = runs.load_checkpoint(path)
 
@@ -131,6 +136,7 @@ def judge(victim: Victim) -> str:
         writer, saved = runs.RunWriter.reopen(victim.path, warn=told.append)
         writer.close()
     except LwmError as error:
+        victim.found["refused"] += 1
         one_line = "\n" not in str(error) and len(str(error)) < 1000
         return "" if one_line and fatal(victim, own) else f"refused: {error}"
     if saved is None:
@@ -138,7 +144,9 @@ def judge(victim: Victim) -> str:
     state = {**saved.state}
     wanted = {k: v for k, v in victim.good[saved.path.name].items() if not k.startswith("_")}
     if not same(state, wanted) or runs.read_config(victim.path) != victim.config:
+        victim.found["wrong"] += 1
         return "loaded wrong"
+    victim.found["older" if saved.path == victim.older else "newest"] += 1
     if saved.path == victim.older:
         return "" if told else "an older checkpoint was used without a word"
     if told:
@@ -153,8 +161,11 @@ def judge(victim: Victim) -> str:
 
 def fatal(victim: Victim, now: list[bytes | None]) -> bool:
     """Something that both checkpoints need is damaged: then to refuse is right."""
-    shared = {block.name for block in victim.good[victim.older.name].get(checkpoint.BLOCKS, ())}
-    names = {"config.json", "metrics.jsonl", "timing.jsonl"} | shared
+    older = victim.good[victim.older.name]
+    shared = {block.name for block in older.get(checkpoint.BLOCKS, ())}
+    logs = zip(LOGS, older[RESERVED]["log_bytes"], strict=True)
+    short = {name for name, length in logs if cut_fault(victim.path / name, length)}
+    names = {"config.json"} | shared | short
     before = [victim.source / p.relative_to(victim.path) for p in victim.files]
     changed = {p.name for p, data in zip(before, now, strict=True) if p.read_bytes() != data}
     return bool(changed & names)
@@ -177,7 +188,12 @@ def corruption(o: Options) -> Tally:
             fault = f"{type(error).__name__}: {error}"
         tally.count(not fault, f"{number} {kind.__name__} {what}: {fault}")
         victim.restore()
-    tally.detail = "flips, cuts, swaps, other configs and versions; 0 loaded wrong"
+    found = sum((victim.found for victim in victims), Counter())
+    tally.detail = (
+        f"flips, cuts, swaps, other configs and versions; {found['older']} resumed from the one "
+        f"before, {found['newest']} from the newest (a log was hit), {found['refused']} refused "
+        f"(both need what was hit), {found['wrong']} loaded wrong"
+    )
     return tally
 
 

@@ -6,13 +6,13 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from faults import seams
-from faults.common import Ended, Options, Tally, call, differs, flags, trained
+from faults.common import Ended, Options, Tally, Witness, call, differs, flags, trained
 from lwm import checkpoint, runs
 
 CODES = (errno.ENOSPC, errno.EROFS)
@@ -37,39 +37,72 @@ def failing_from(number: int, code: int, half: bool) -> Callable[[], None]:
     return lambda: seams.watch(touch)
 
 
-def judge(ended: Ended, path: Path, elsewhere: Path, whole: Path) -> str:
-    """One clear line, all checkpoints that are there good, and the run can go on elsewhere."""
+def good(folder: Path) -> set[str]:
+    """Names of the checkpoints that are there, all of them good (or a CheckpointError)."""
+    found = [path for path in folder.glob("step-*") if ".tmp-" not in path.name]
+    for path in found:
+        checkpoint.load(path)
+    return {path.name for path in found}
+
+
+def kept_before(path: Path, function: Callable[[], Any]) -> list[set[str]]:
+    """Of each touch of the disk of an undisturbed run: the checkpoints that were there before it.
+
+    (``function`` is that run, into ``path``.)
+    """
+    told: list[set[str]] = []
+
+    def look(name: str, real: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        found = (path / "checkpoints").glob("step-*")
+        told.append({entry.name for entry in found if ".tmp-" not in entry.name})
+        return real(*arguments)
+
+    with seams.watched(look):
+        function()
+    return told
+
+
+def judge(
+    ended: Ended, path: Path, elsewhere: Path, whole: Path, before: Set[str] = frozenset()
+) -> str:
+    """One clear line, every checkpoint that was there ``before`` still there, all good, and the run
+    can go on elsewhere, from the newest of them."""
     said = ended.text.strip()
     if ended.code == 0:
         return "" if not differs(path, whole) else "finished, but differs"
     if ended.hung or ended.code not in (1, 2) or "\n" in said or not said.startswith("lwm: "):
         return f"exit code {ended.code}, hung {ended.hung}: {said[-400:]}"
     if not runs.is_run(path):
-        return ""  # it could not begin
-    folder = path / "checkpoints"
-    for found in folder.glob("step-*"):
-        if ".tmp-" not in found.name:
-            checkpoint.load(found)
+        return "the run is gone" if before else ""  # it could not begin
+    if lost := before - good(path / "checkpoints"):
+        return f"{', '.join(sorted(lost))} was good before and is gone"
     shutil.copytree(path, elsewhere)
+    witness = Witness(elsewhere, whole)
+    if fault := witness.look():
+        return fault
     log = elsewhere.with_name(elsewhere.name + ".log")
     ended = call(["train", "--resume", str(elsewhere), "--quiet"], log).wait()
-    if ended.code == 2 and "finished" in ended.text:
-        return differs(elsewhere, whole)
-    return differs(elsewhere, whole) if ended.code == 0 else f"elsewhere: {ended.text[-300:]}"
+    if ended.code != 0 and not (ended.code == 2 and "finished" in ended.text):
+        return f"elsewhere: {ended.text[-300:]}"
+    return witness.look() or differs(elsewhere, whole)
 
 
-def write_points(o: Options, tally: Tally, whole: Path, touches: int) -> int:
-    """Fail at each touch of the disk (or at a sample of them), as full and as read-only."""
+def write_points(o: Options, tally: Tally, whole: Path, kept: list[set[str]]) -> int:
+    """Fail at each touch of the disk (or at a sample of them), as full and as read-only.
+
+    ``kept``: of ``kept_before``.
+    """
     rng = o.random("write points")
-    points = [(n, CODES[n % 2]) for n in range(1, touches + 1)]
+    points = [(n, CODES[n % 2]) for n in range(1, len(kept) + 1)]
     points = rng.sample(points, min(len(points), o.count(3, 10, len(points))))
     for number, code in points:
         path = o.where / f"point-{number}-{code}"
         before = failing_from(number, code, rng.random() < 0.3)
         ended = call(flags("labyrinth", path, **RARE), o.where / "point.log", before).wait()
-        fault = judge(ended, path, path.with_name(path.name + "-elsewhere"), whole)
+        elsewhere = path.with_name(path.name + "-elsewhere")
+        fault = judge(ended, path, elsewhere, whole, kept[number - 1])
         tally.count(not fault, f"{errno.errorcode[code]} at touch {number}: {fault}")
-        for left in (path, path.with_name(path.name + "-elsewhere")):
+        for left in (path, elsewhere):
             shutil.rmtree(left, ignore_errors=True)
     return len(points)
 
@@ -138,13 +171,13 @@ def full_disk(o: Options) -> Tally:
     """A clear line, the checkpoint before intact, and the run can go on elsewhere."""
     tally = Tally("disk full, read-only")
     whole = o.where / "whole"
-    touches, _ = seams.count(lambda: trained("labyrinth", whole, **RARE))
-    points = write_points(o, tally, whole, touches)
+    kept = kept_before(whole, lambda: trained("labyrinth", whole, **RARE))
+    points = write_points(o, tally, whole, kept)
     with tmpfs(o.where / "disk") as disk:
         if disk is None:
             real = "no real file systems: we may not mount one here"
         else:
             full = real_full(o, tally, whole, disk)
             real = f"{full} full and {real_read_only(o, tally, whole, disk)} read-only on a tmpfs"
-    tally.detail = f"{points} of {touches} write points (ENOSPC or EROFS); {real}"
+    tally.detail = f"{points} of {len(kept)} write points (ENOSPC or EROFS); {real}"
     return tally

@@ -1,7 +1,7 @@
-"""Processes that die or are asked to: SIGKILL at random instants, signals, two writers of one run.
+"""Processes that die: SIGKILL at random instants, between and inside writes.
 
 Children are forked from a process that has everything loaded, so that the instants fall into the
-run and not into the start of the interpreter; ``signals`` also asks real commands.
+run and not into the start of the interpreter.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from faults import seams
-from faults.common import Child, Options, Tally, call, differs, flags, trained
-from lwm import checkpoint, runs
+from faults.common import Options, Tally, Witness, call, differs, flags, trained
+from lwm import runs
 
 
 def dying_at(number: int, half: bool) -> Callable[[], None]:
@@ -40,15 +40,24 @@ def dying_at(number: int, half: bool) -> Callable[[], None]:
 
 
 class Series:
-    """One run, killed again and again until it ends by itself."""
+    """One run, killed again and again until it ends by itself; ``whole``: as nobody killed it."""
 
-    def __init__(self, workload: str, path: Path, touches: int, seconds: float) -> None:
+    def __init__(
+        self, workload: str, path: Path, whole: Path, touches: int, seconds: float
+    ) -> None:
         self.workload, self.path, self.touches, self.seconds = workload, path, touches, seconds
+        self.whole = whole
         self.kills = self.inside = 0
         """Kills, and those of them within a write of a checkpoint."""
+        self._witness = Witness(path, whole)
+        self._leftovers: set[str] = set()
 
     def drive(self, rng: random.Random, most: int) -> str:
-        """What went wrong; nothing: it came to its end."""
+        """What went wrong; nothing: it came to the end of the undisturbed run."""
+        fault = self._drive(rng, most)
+        return fault or self._witness.look() or differs(self.path, self.whole)
+
+    def _drive(self, rng: random.Random, most: int) -> str:
         while True:
             arguments = ["train", "--resume", str(self.path), "--quiet"]
             if not runs.is_run(self.path):
@@ -62,10 +71,18 @@ class Series:
             if ended.code == 0:
                 return ""
             self.kills += 1
-            folder = self.path / "checkpoints"
-            self.inside += any(".tmp-" in e.name for e in folder.glob("*")) or any(
-                ".tmp-" in e.name for e in folder.glob("rows/.*")
-            )
+            self.inside += self._left_anew()
+            if fault := self._witness.look():
+                return f"after kill {self.kills}: {fault}"
+
+    def _left_anew(self) -> bool:
+        """Whether the last kill left half a checkpoint; what an earlier one left does not count."""
+        folder = self.path / "checkpoints"
+        found = [entry.name for pattern in ("*", "rows/.*") for entry in folder.glob(pattern)]
+        leftovers = {name for name in found if ".tmp-" in name}
+        new = bool(leftovers - self._leftovers)
+        self._leftovers |= leftovers
+        return new
 
     def _once(self, arguments: list[str], rng: random.Random, fatal: bool) -> Any:
         log = self.path.with_name(self.path.name + ".log")
@@ -93,104 +110,16 @@ def sigkill(o: Options) -> Tally:
         wanted, done, inside, number = o.count(2, 10, 100), 0, 0, 0
         while done < wanted:
             path = o.where / f"{workload}-{number}"
-            series = Series(workload, path, touches, seconds)
+            series = Series(workload, path, whole, touches, seconds)
             fault = series.drive(rng, min(6, wanted - done))
-            fault = fault or differs(path, whole)
-            for _ in range(series.kills):
+            tried = series.kills or int(bool(fault))  # a fault without a kill is one too
+            for _ in range(tried):
                 tally.count(not fault, f"{workload} run {number}: {fault}")
-            done, inside, number = done + series.kills, inside + series.inside, number + 1
+            done, inside, number = done + tried, inside + series.inside, number + 1
             shutil.rmtree(path, ignore_errors=bool(fault))
         told.append(f"{workload}: {done} kills of {number} runs, {inside} inside a write")
-    tally.detail = "; ".join(told) + "; weights, replay and metrics.jsonl bit-identical"
-    return tally
-
-
-def rows_logged(path: Path) -> int:
-    """Rows in metrics.jsonl so far."""
-    try:
-        return (path / "metrics.jsonl").read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
-
-
-def wait_for_rows(child: Child, path: Path, rows: int) -> None:
-    """Until the run has logged so many rows (or ended)."""
-    until = time.monotonic() + 120
-    while rows_logged(path) < rows and time.monotonic() < until:
-        if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return
-        time.sleep(0.002)
-
-
-def asked(path: Path, whole: Path, rng: random.Random, signum: int, again: bool) -> str:
-    """Send a signal (or two), look at what it left, resume; what is wrong."""
-    log = path.with_name(path.name + ".log")
-    child = call(flags("labyrinth", path), log)
-    wait_for_rows(child, path, rng.randint(1, 7))
-    time.sleep(rng.uniform(0, 0.1))
-    child.kill(signum)
-    if again:
-        time.sleep(rng.choice([0.0, 0.001, 0.01, 0.05]))
-        try:
-            child.kill(signum)
-        except ProcessLookupError:
-            return "ended before the second signal could be sent"
-    ended = child.wait(60)
-    if ended.hung or "Traceback" in ended.text:
-        return f"hung {ended.hung}: {ended.text[-400:]}"
-    state = (runs.read_status(path) or {}).get("state")
-    if ended.code == 0:  # it came in the last moments of the run
-        return differs(path, whole) if state == "finished" else f"exit 0, but {state}"
-    if ended.code != 128 + signum or state != "stopped":
-        return f"exit code {ended.code}, {state}"
-    words = ("lwm: stopped;", "lwm: interrupted") if again else ("lwm: stopped;",)
-    if not ended.text.startswith(words) or ended.text.count("\n") != 1:
-        return f"said {ended.text!r}"
-    if not again and checkpoint.latest(path / "checkpoints") is None:
-        return "no checkpoint"
-    ended = call(["train", "--resume", str(path), "--quiet"], log).wait()
-    return differs(path, whole) if ended.code == 0 else f"resume: {ended.text[-300:]}"
-
-
-def signals(o: Options) -> Tally:
-    """A checkpoint, the exit code of convention, one line; and the run goes on as if unasked."""
-    tally, rng = Tally("SIGTERM, SIGINT, second SIGINT"), o.random("signals")
-    whole = trained("labyrinth", o.where / "whole")
-    each = o.count(1, 3, 20)
-    kinds = {
-        "SIGTERM": (signal.SIGTERM, False),
-        "SIGINT": (signal.SIGINT, False),
-        "second SIGINT": (signal.SIGINT, True),
-    }
-    for name, (signum, again) in kinds.items():
-        for number in range(each):
-            path = o.where / f"{name}-{number}"
-            fault = asked(path, whole, rng, signum, again)
-            tally.count(not fault, f"{name} {number}: {fault}")
-            shutil.rmtree(path, ignore_errors=True)
-    tally.detail = f"{each} of each; exit 143 or 130, one line, resumed bit-identical"
-    return tally
-
-
-def two_writers(o: Options) -> Tally:
-    """Of two processes on one run directory the second is refused, and harms nothing."""
-    tally, rng = Tally("two processes on one run"), o.random("two")
-    whole = trained("labyrinth", o.where / "whole")
-    for number in range(o.count(1, 3, 20)):
-        path = o.where / f"two-{number}"
-        first = call(flags("labyrinth", path), o.where / "first.log")
-        wait_for_rows(first, path, rng.randint(1, 5))
-        arguments = ["train", "--resume", str(path), "--quiet"]
-        if rng.random() < 0.5:
-            arguments = flags("labyrinth", path)
-        second = call(arguments, o.where / "second.log").wait()
-        said = second.text.strip()
-        fault = "" if second.code == 2 and said.startswith("lwm: ") and "\n" not in said else said
-        ended = first.wait()
-        fault = fault or ("" if ended.code == 0 else ended.text[-300:]) or differs(path, whole)
-        tally.count(not fault, f"{number}: exit code {second.code}: {fault}")
-        shutil.rmtree(path, ignore_errors=True)
-    tally.detail = "the second ends with exit code 2 and one line, the first is bit-identical"
+    same = "no checkpoint lost, all resumed from the newest; weights, replay and metrics.jsonl"
+    tally.detail = "; ".join(told) + f"; {same} bit-identical"
     return tally
 
 

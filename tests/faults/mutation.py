@@ -171,6 +171,16 @@ def survives(module: str, tree: ast.Module | None) -> bool:
     return os.waitstatus_to_exitcode(done[1]) == 0
 
 
+def tell(tried: int, killed: int, detail: str, rows: Path) -> None:
+    """Write the row; the README quotes it if the rows are those of the tree."""
+    from faults import __main__ as campaign
+    from faults.common import Tally
+
+    campaign.write(Tally("mutants of the core", tried, killed, detail), rows, campaign.commit())
+    if rows.resolve() == campaign.ROWS:
+        campaign.quote(campaign.ROWS, campaign.README)
+
+
 def main() -> int:
     """Print the survivors and the kill rate; exit code 1 if it is below 90 %."""
     parser = argparse.ArgumentParser(prog="python -m faults.mutation")
@@ -203,10 +213,7 @@ def main() -> int:
     detail = f"killed {rate:.1%}: " + ", ".join(told)
     print(f"mutants: {killed} of {tried} killed ({rate:.1%})")
     if args.rows:
-        from faults.__main__ import commit, write
-        from faults.common import Tally
-
-        write(Tally("mutants of the core", tried, killed, detail), args.rows, commit())
+        tell(tried, killed, detail, args.rows)
     return int(rate < 0.9)
 
 

@@ -32,7 +32,8 @@ def first_half(real: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 @contextmanager
-def _watched(touch: Touch) -> Iterator[None]:
+def watched(touch: Touch) -> Iterator[None]:
+    """``watch`` inside the block."""
     before = {name: getattr(files, name) for name in _NAMES}
     watch(touch)
     try:
@@ -51,6 +52,6 @@ def count(function: Callable[[], Any]) -> tuple[int, float]:
         return real(*arguments)
 
     began = time.monotonic()
-    with _watched(counted):
+    with watched(counted):
         function()
     return len(names), time.monotonic() - began

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -22,6 +22,8 @@ from lwm import runs
 
 SECRET = "TOP-SECRET-4711"
 READERS = 200
+HUNG = b"HTTP/1.1 599 no answer"
+"""As a fault of the server's, which it is."""
 PATHS = (
     "..", "../secret", "..%2fsecret", "%2e%2e/secret", "%252e%252e%252fsecret", "....//secret",
     "/etc/passwd", "//etc/passwd", "a/../../secret", "..\\secret", "%00", "a%00", "~", "~root",
@@ -118,19 +120,26 @@ def request(rng: random.Random, names: list[str]) -> bytes:
     return text.encode("utf-8", "surrogateescape") + body
 
 
-def send(where: tuple[str, int], data: bytes) -> bytes:
-    """What a server answers before it hangs up; nothing if it just hangs up."""
+def send(where: tuple[str, int], data: bytes, seconds: float = 60) -> bytes:
+    """What a server answers before it hangs up; nothing if it just hangs up, ``HUNG`` if it does
+    neither in time."""
     got = b""
-    with socket.create_connection(where, timeout=60) as s:
-        try:
+    try:
+        with socket.create_connection(where, timeout=seconds) as s, suppress(ConnectionError):
             s.sendall(data)
             if b"99999" in data:  # it waits for the rest, as it should
                 s.shutdown(socket.SHUT_WR)
             while part := s.recv(1 << 16):
                 got += part
-        except (ConnectionError, TimeoutError):
-            pass
+    except TimeoutError:
+        return HUNG
     return got
+
+
+def count_answer(tally: Tally, asked: bytes, got: bytes) -> None:
+    """One more answer: it tells nothing from outside, and is no fault of the server's."""
+    leaked = SECRET.encode() in got or b"root:x" in got
+    tally.count(not leaked and got[9:10] != b"5", f"{asked[:300]!r}: {got[:80]!r}")
 
 
 def wrong_tokens(where: tuple[str, int], token: str, rng: random.Random, tally: Tally) -> None:
@@ -175,8 +184,7 @@ def viewer(o: Options) -> Tally:
             got = send((host, port), data)
             status = got[9:12].decode("ascii", "replace")
             statuses[status[:1] + "xx" if status else "closed"] += 1
-            leaked = SECRET.encode() in got or b"root:x" in got
-            tally.count(not leaked and not status.startswith("5"), f"{data[:300]!r}: {got[:80]!r}")
+            count_answer(tally, data, got)
         count = min(READERS, 10 if o.form == "tiny" else READERS)
         whole, live = o.where / "whole", root / "live"
         trained("labyrinth", whole)

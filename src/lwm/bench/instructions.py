@@ -95,7 +95,7 @@ def _instructions(name: str, calls: int) -> int:
     """All instructions of a process that makes so many calls."""
     command = [
         "valgrind", "--tool=callgrind", f"--callgrind-out-file={os.devnull}",
-        sys.executable, "-m", "lwm.bench.instructions", name, str(calls),
+        sys.executable, "-P", "-m", "lwm.bench.instructions", name, str(calls),
     ]  # fmt: skip
     # One thread, and the same hashes every time.
     fixed = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

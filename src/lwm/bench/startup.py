@@ -50,7 +50,7 @@ def _children() -> float:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "lwm.cli", *arguments]
+    return [sys.executable, "-P", "-m", "lwm.cli", *arguments]
 
 
 def _help() -> tuple[float, float]:

@@ -42,7 +42,7 @@ def run(seconds: float = 180.0) -> str:
     seeds = runner.cores()
     flags = ["--env", "3x3", "--agent", "lwm", "--preset", "paper", "--seeds", str(seeds)]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "lwm.cli", "sweep", *flags, *_SETTINGS, *_QUICK]
+        command = [sys.executable, "-P", "-m", "lwm.cli", "sweep", *flags, *_SETTINGS, *_QUICK]
         with open(Path(folder) / "log", "wb") as log:
             process = subprocess.Popen(
                 [*command, "--storage", folder],

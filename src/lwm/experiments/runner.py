@@ -143,7 +143,9 @@ def start(
 
     ``module``: what is given the arguments of ``lwm train``.
     """
-    resumed = ("train", "--resume", str(job.directory))
+    resumed: tuple[str, ...] = ("train", "--resume", str(job.directory))
+    if ":" in job.config.gym.env:  # as the job's own arguments say, not the run's file
+        resumed += ("--env", job.config.gym.env)
     arguments = (
         resumed if runs.is_run(job.directory) else (*job.arguments, "--out", str(job.directory))
     )
@@ -154,7 +156,7 @@ def start(
         job.directory.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             return subprocess.Popen(
-                [sys.executable, "-m", module, *arguments, "--quiet"],
+                [sys.executable, "-P", "-m", module, *arguments, "--quiet"],
                 stdin=stdin,
                 stdout=file,
                 stderr=file,

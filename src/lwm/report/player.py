@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lwm.episodes import Episode, list_episodes, read_episode
+from lwm.episodes import Episode, directory_of, list_episodes, read_episode
 from lwm.report.page import escape
 
 _MOST = 3
@@ -67,7 +67,7 @@ def players(found: Sequence[Path]) -> list[str]:
     """One for the first labyrinth episode of each run that has some, three at most."""
     made: list[str] = []
     for run in found:
-        for path in list_episodes(run / "episodes"):
+        for path in list_episodes(directory_of(run)):
             episode = read_episode(path)
             if len(made) < _MOST and {"room", "doors"} <= episode.fields.keys():
                 made.append(_player(episode, f"{run}, {path.name.partition('.')[0]}"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from lwm import __version__
 from lwm.errors import LwmError, RunInUse, reason
 from lwm.experiments import runner
 from lwm.experiments.runner import Job
-from lwm.sweep import child, fence
+from lwm.sweep import fence
 
 _POLL = 0.2
 _STOP_PATIENCE = 45.0
@@ -88,7 +90,7 @@ def _attend(job: Job, attempt: int) -> Ended:
 
 
 def _watch(job: Job, claim: fence.Claim) -> Ended:
-    process = child.begin(job, claim)
+    process = begin(job, claim)
     try:
         beaten = time.monotonic()
         while process.poll() is None:
@@ -114,6 +116,24 @@ def _told(job: Job, code: int) -> Ended:
     return Ended("failed", runner.last_words(job, code))
 
 
+def begin(job: Job, claim: fence.Claim) -> subprocess.Popen[bytes]:
+    """Start a job as a child that holds the claim with us."""
+    process = runner.start(job, "lwm.sweep.child", subprocess.PIPE)
+    assert process.stdin is not None
+    told = json.dumps({"run": str(claim.run.absolute()), "token": claim.token})
+    with suppress(OSError):  # it is dead already: its exit code will tell
+        process.stdin.write(told.encode() + b"\n")
+        process.stdin.flush()
+    return process
+
+
+def ask_to_stop(process: subprocess.Popen[bytes]) -> None:
+    """Let a child stop with a checkpoint; to ask twice, or to die after asking, is asking once."""
+    assert process.stdin is not None
+    with suppress(OSError):
+        process.stdin.close()
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """Stop a run with a checkpoint, if it still runs; kill it if that takes too long."""
     deadline = time.monotonic() + _STOP_PATIENCE
@@ -121,14 +141,14 @@ def end(process: subprocess.Popen[bytes]) -> None:
     while process.poll() is None:
         try:
             if not asked:
-                child.ask_to_stop(process)
+                ask_to_stop(process)
                 asked = True
             elif time.monotonic() > deadline:
                 process.kill()
             time.sleep(_POLL / 4)
         except KeyboardInterrupt:
             continue  # we are stopping already
-    child.ask_to_stop(process)  # closes our end of the pipe, whoever has ended it
+    ask_to_stop(process)  # closes our end of the pipe, whoever has ended it
 
 
 def node_name() -> str:

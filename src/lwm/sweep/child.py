@@ -1,9 +1,10 @@
 """``lwm`` as somebody's child: the same command, which stops with a checkpoint if it is orphaned.
 
 Its standard input is a pipe whose other end only the parent holds.  The first line that comes is
-the claim on the run (``begin``), which this process touches too for as long as it lives.  The end
-of the pipe is the request to stop: it comes when the parent asks for it, and when the parent ends,
-in whatever way.  (Linux could send a signal by itself, but when the starting *thread* ends.)
+the claim on the run (``attend.begin``), which this process touches too for as long as it lives.
+The end of the pipe is the request to stop: it comes when the parent asks for it, and when the
+parent ends, in whatever way.  (Linux could send a signal by itself, but when the starting *thread*
+ends.)
 """
 
 from __future__ import annotations
@@ -12,38 +13,16 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from lwm import cli
-from lwm.experiments import runner
-from lwm.experiments.runner import Job
 from lwm.sweep import fence
 
 PATIENCE = 60.0
 """Seconds that an orphan has for its checkpoint."""
-
-
-def begin(job: Job, claim: fence.Claim) -> subprocess.Popen[bytes]:
-    """Start a job as a child that holds the claim with us."""
-    process = runner.start(job, __name__, subprocess.PIPE)
-    assert process.stdin is not None
-    told = json.dumps({"run": str(claim.run.absolute()), "token": claim.token})
-    with suppress(OSError):  # it is dead already: its exit code will tell
-        process.stdin.write(told.encode() + b"\n")
-        process.stdin.flush()
-    return process
-
-
-def ask_to_stop(process: subprocess.Popen[bytes]) -> None:
-    """Let a child stop with a checkpoint; to ask twice, or to die after asking, is asking once."""
-    assert process.stdin is not None
-    with suppress(OSError):
-        process.stdin.close()
 
 
 def _watch() -> None:

@@ -13,7 +13,7 @@ from lwm import runs
 from lwm.errors import LwmError, RunInUse
 from lwm.experiments import runner
 from lwm.experiments.runner import Job
-from lwm.sweep import attend, child, fence, policy
+from lwm.sweep import attend, fence, policy
 
 WORST = -1e30
 """The score of a run that failed by its own error: others go on."""
@@ -82,7 +82,7 @@ class Trial(tune.Trainable):
                     raise
                 time.sleep(policy.BUSY_DELAY)
                 return None
-            self._process = child.begin(self._job, self._claim)
+            self._process = attend.begin(self._job, self._claim)
         time.sleep(fence.BEAT / 2)
         if self._claim is not None and not self._claim.beat():
             self._process.kill()

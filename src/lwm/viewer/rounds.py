@@ -32,7 +32,8 @@ class Round:
     """One process and its pipes."""
 
     def __init__(self, run: Path, game: str) -> None:
-        command = [sys.executable, "-m", "lwm.playing", str(run), *([game] if game else [])]
+        # -P: nothing is imported by chance from the directory that the viewer was started in.
+        command = [sys.executable, "-P", "-m", "lwm.playing", str(run), *([game] if game else [])]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
