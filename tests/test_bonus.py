@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from lwm import Bonus, Sequences
-from lwm.errors import BadInput, CheckpointError
+from lwm import Bonus, Sequences, checkpoint, files
+from lwm.errors import BadInput, CheckpointError, RunFailed
 from lwm.novelty import KINDS
 from trees import same
 
@@ -287,6 +288,77 @@ def test_save_and_load(kind: str, space: str, tmp_path: Path) -> None:
     other.load(tmp_path / "bonus")
 
 
+def test_saving_touches_nothing_else(tmp_path: Path) -> None:
+    """Not what a run would prune: lower steps, temporary directories, rows without a checkpoint."""
+    bonus, folder = make(), tmp_path / "ck"
+    folder.mkdir()
+    (folder / "rows").mkdir()
+    (folder / "rows" / "mine.zst").write_text("mine")
+    for name in ("notes.tmp-1", "step-500.old-7", f"step-100.tmp-{os.getpid()}"):
+        (folder / name).write_text("mine")
+    before = {p.name for p in folder.iterdir()}
+    names = ["step-100", "step-200", "step-300", "step-400", "model.v1", "step-200", "ä b"]
+    for name in names:
+        bonus.save(folder / name)
+    assert {p.name for p in folder.iterdir()} == before | set(names)
+    assert (folder / "rows" / "mine.zst").read_text() == "mine"
+    for name in names:
+        make(seed=1).load(folder / name)
+
+
+def test_saving_over_what_is_no_bonus(tmp_path: Path) -> None:
+    bonus = make()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    bonus.save(mine)  # nothing is lost with an empty directory
+    (mine / "notes.txt").write_text("dear diary")
+    with pytest.raises(ValueError, match=r"expected .* a saved bonus .*mine; got .*notes\.txt"):
+        bonus.save(mine)
+    (mine / "notes.txt").unlink()
+    bonus.save(mine)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(mine)
+    checkpoint.save(tmp_path, "step-1", {"kind": "lwm"})
+    for name, got in (
+        ("file", "not a checkpoint directory"),
+        ("link", "not a checkpoint directory"),
+        ("step-1", "a checkpoint of something else"),
+    ):
+        with pytest.raises(ValueError, match=rf"expected no file, .*{name}; got .*{got}"):
+            bonus.save(tmp_path / name)
+    assert (tmp_path / "file").read_text() == "mine" and (tmp_path / "link").is_symlink()
+    for path in ("", ".", "..", tmp_path / ".."):
+        with pytest.raises(ValueError, match="expected a path that ends with a name, got"):
+            bonus.save(path)
+    assert {p.name for p in tmp_path.iterdir()} == {"mine", "file", "link", "step-1"}
+
+
+@pytest.mark.parametrize("error", [OSError("no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("calls", [0, 1])
+def test_a_save_that_fails_leaves_the_older_one(
+    error: BaseException, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bonus, seq = make(), sequences("vector", 4, 3)
+    bonus.save(tmp_path / "bonus")
+    bonus.update(seq)
+    left = iter([None] * calls)
+
+    def rename(source: Path, target: Path) -> None:
+        try:
+            next(left)
+        except StopIteration:
+            raise error from None
+        os.rename(source, target)
+
+    monkeypatch.setattr(files, "rename", rename)
+    with pytest.raises(RunFailed if isinstance(error, OSError) else KeyboardInterrupt):
+        bonus.save(tmp_path / "bonus")
+    assert [p.name for p in tmp_path.iterdir()] == ["bonus"]
+    older = make()
+    older.load(tmp_path / "bonus")
+    assert older.updates == 0
+
+
 def test_load_for_another_number_of_environments(tmp_path: Path) -> None:
     bonus, seq = make(), sequences("vector", 8, 3)
     bonus.update(seq)
@@ -315,6 +387,14 @@ def test_load_for_another_number_of_environments(tmp_path: Path) -> None:
             lambda: make(overrides={"world_model.hidden": 17}),
             r"expected world_model\.hidden 17, got 16",
         ),
+        (
+            lambda: make(overrides={"encoder.representation": "rf"}),
+            r"expected encoder\.representation rf, got wmse",
+        ),
+        (
+            lambda: make(overrides={"world_model.residual": True}),
+            r"expected world_model\.residual True, got False",
+        ),
         (lambda: make(preset="default"), r"expected encoder\.embedding 16, got 4"),
     ],
 )
@@ -327,6 +407,11 @@ def test_a_bonus_for_something_else(
     with pytest.raises(ValueError, match=message):
         bonus.load(tmp_path / "bonus")
     assert same(before, state(bonus))
+
+
+def test_what_auto_stands_for_is_the_same(tmp_path: Path) -> None:
+    make().save(tmp_path / "bonus")
+    make(overrides={"encoder.representation": "wmse"}).load(tmp_path / "bonus")
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ trains on them.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from torch import Tensor
 from lwm import checkpoint, devices
 from lwm.config import load_preset
 from lwm.encoder import EncoderLearner
+from lwm.errors import CheckpointError
 from lwm.intrinsic import Window
 from lwm.novelty import KINDS, Novelty, fitted
 from lwm.pairs import draw_pairs
@@ -35,7 +37,7 @@ from lwm.vision import shift_offsets
 
 _BUILT_BY = (
     "encoder.embedding", "encoder.hidden", "world_model.features", "world_model.hidden",
-    "world_model.head", "world_model.relu_features", "gym.pixel_unit",
+    "world_model.head", "world_model.relu_features", "world_model.residual", "gym.pixel_unit",
 )  # fmt: skip
 """Settings without which saved networks mean something else."""
 _FIXED = {"intrinsic.boundary": "terminal", "dqn.reset_state": True}
@@ -226,12 +228,18 @@ class Bonus:
         return rows
 
     def save(self, path: str | Path) -> None:
-        """Write everything to the directory ``path``: atomic, checksummed, no pickle."""
+        """Write everything to the directory ``path``: atomic, checksummed, no pickle.
+
+        Replaces a bonus that was saved there or an empty directory; ValueError if anything else
+        has that name.  Nothing beside it is touched.
+        """
         path = Path(path)
+        _check_target(path)
         state = {
             "kind": self.kind,
             "config": to_dict(self.config),
             "spaces": self._spaces(),
+            "representation": self._novelty.representation,
             "novelty": self._novelty.state_tree(),
             "belief": devices.fetch(self._belief),
             "z": devices.fetch(self._z),
@@ -239,7 +247,7 @@ class Bonus:
             "rng": generator_state(self._rng),
             "updates": self.updates,
         }
-        checkpoint.save(path.parent, path.name, state)
+        checkpoint.save_alone(path, state)
 
     def load(self, path: str | Path) -> None:
         """Go on from what ``save`` wrote; ValueError if it is of another space, kind or config.
@@ -270,6 +278,9 @@ class Bonus:
         """ValueError unless ``state`` is of such a bonus."""
         expected = {"kind": self.kind, **self._spaces()}
         got = {"kind": state.get("kind"), **state.get("spaces", {})}
+        # As resolved: what ``auto`` stands for follows from kind and space.
+        expected["encoder.representation"] = self._novelty.representation
+        got["encoder.representation"] = state.get("representation")
         for key in _BUILT_BY:
             section, _, name = key.partition(".")
             expected[key] = get(self.config, key)
@@ -334,3 +345,20 @@ class Bonus:
         if not self.updates:
             return np.zeros(tuple(r_in.shape), np.float32)
         return devices.fetch(r_in).astype(np.float32)
+
+
+def _check_target(path: Path) -> None:
+    """ValueError unless a bonus may be saved there: in no place, or in that of an older one."""
+    if path.name in ("", ".."):
+        raise ValueError(f"expected a path that ends with a name, got {str(path)!r}")
+    if not os.path.lexists(path):
+        return
+    why = "a checkpoint of something else"
+    try:
+        if path.is_dir() and not path.is_symlink() and not os.listdir(path):
+            return
+        if {"kind", "spaces", "novelty"} <= set(checkpoint.load(path, "novelty")):
+            return
+    except (CheckpointError, OSError) as e:
+        why = str(e)
+    raise ValueError(f"expected no file, or a saved bonus to replace, at {path}; got {why}")
