@@ -69,6 +69,7 @@ class Recorder(Bonus):
 
 def make_bonus(kind: str = "vector", **settings: Any) -> Recorder:
     env = Walk(0, 3, kind)
+    settings = {"settle": 0, **settings}
     return Recorder(env.observation_space, env.action_space, 3, "debug", **settings)
 
 
@@ -228,6 +229,18 @@ def test_the_stream_learns_when_it_is_told_to() -> None:
     assert np.isfinite(list(stream.metrics.values())).all()
 
 
+def test_the_stream_settles_at_once() -> None:
+    """As a run pretrains after its warm-up: from there on the bonus pays."""
+    bonus = make_bonus(settle=7)
+    stream = Stream(bonus, capacity=60, every=30, warmup=60, batch=4, length=8)
+    obs, first = np.zeros((3, 3), np.float32), np.ones(3, np.bool_)
+    for i in range(22):
+        after = obs + 1
+        paid = stream.step(obs, np.zeros(3, np.int64), after, first)
+        assert bonus.updates == (0 if i < 19 else 8) and paid.any() == (i > 19)
+        obs, first = after, np.zeros(3, np.bool_)
+
+
 def sb3() -> Any:
     """The adapter, if Stable-Baselines3 is there."""
     pytest.importorskip("stable_baselines3", reason="needs the extra lwm[sb3]")
@@ -329,7 +342,14 @@ def _Remembering(written: set[str]) -> Any:
 def filled(kind: str, size: int, steps: int, **settings: Any) -> Any:
     """A buffer of ``size`` rows for each of 3 lanes, after ``steps`` steps of all of them."""
     env = Walk(0, 3, kind)
-    given = {"preset": "debug", "burn_in": 4, "update_length": 6, "update_batch": 4, **settings}
+    given = {
+        "preset": "debug",
+        "settle": 0,
+        "burn_in": 4,
+        "update_length": 6,
+        "update_batch": 4,
+        **settings,
+    }
     buffer = sb3().LWMReplayBuffer(
         3 * size, env.observation_space, env.action_space, "cpu", 3, **given
     )

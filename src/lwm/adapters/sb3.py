@@ -20,8 +20,9 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, unwrap_vec_wrapper
 
 from lwm.adapters.stream import Stream
-from lwm.bonus import Bonus, Sequences
+from lwm.bonus import Bonus
 from lwm.streams import generator
+from lwm.transitions import Sequences
 
 
 class LWMRewardWrapper(VecEnvWrapper):

@@ -29,7 +29,8 @@ class Stream:
         length: int = 32,
     ) -> None:
         """``capacity`` rows over all environments; one update per ``every`` transitions, on
-        ``batch`` windows of ``length`` transitions, once ``warmup`` transitions have been seen."""
+        ``batch`` windows of ``length`` transitions, once ``warmup`` transitions have been seen.
+        Then the bonus settles, all at once: from there on it pays."""
         lanes, rows = bonus.num_envs, capacity // bonus.num_envs
         for name, value in (("every", every), ("batch", batch), ("length", length)):
             if value < 1:
@@ -77,6 +78,8 @@ class Stream:
         self.transitions += len(taken)
         if self.transitions >= self.warmup:
             self._due += len(taken)
+            while not bonus.settled and self._update():
+                pass
         while self._due >= self.every:
             self._due -= self.every
             self._update()
@@ -92,11 +95,12 @@ class Stream:
         self._first[at, lanes] = action is None
         self._count[lanes] += 1
 
-    def _update(self) -> None:
+    def _update(self) -> bool:
+        """One update, if there are rows enough; -> whether there were."""
         need = self.length + 1
         able = np.flatnonzero(self._count >= need)
         if not len(able):
-            return
+            return False
         lane = self._rng.choice(able, self.batch)
         held = np.minimum(self._count[lane], len(self._rows))
         start = self._count[lane] - held + self._rng.integers(held - need + 1)
@@ -104,3 +108,4 @@ class Stream:
         self.metrics = self.bonus.update_rows(
             self._rows[at, lane], self._action[at, lane][1:], self._first[at, lane]
         )
+        return True
