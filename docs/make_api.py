@@ -18,14 +18,15 @@ CONTENTS = {
     "lwm.adapters.stream": ("Stream",),
     "lwm.adapters.gymnasium": ("LWMVectorReward",),
     "lwm.adapters.sb3": (
-        "LWMRewardWrapper", "LWMReplayBuffer", "LWMCallback", "save", "load_bonus", "bonus_of",
+        "LWMRewardWrapper", "LWMCallback", "save", "load_bonus", "bonus_of",
     ),
+    "lwm.adapters.sb3_replay": ("LWMReplayBuffer", "LWMDictReplayBuffer"),
 }  # fmt: skip
 HEAD = """# API reference
 
 What the [plug-in guide](plugin.md) uses, written from the docstrings by `make api`; a test holds it
-to them. `Bonus`, `Sequences`, `sequences_of` and `Stream` are found in the package itself. Shapes: T
-transitions, B environments.
+to them. `Bonus`, `Sequences`, `sequences_of` and `Stream` are found in the package itself. Shapes:
+T transitions, B environments.
 """
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
