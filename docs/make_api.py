@@ -13,18 +13,20 @@ SOURCE = DOCS.parent / "src"
 TARGET = DOCS / "api.md"
 
 CONTENTS = {
-    "lwm.bonus": ("Bonus", "Sequences"),
+    "lwm.bonus": ("Bonus",),
+    "lwm.transitions": ("Sequences", "sequences_of"),
+    "lwm.adapters.stream": ("Stream",),
     "lwm.adapters.gymnasium": ("LWMVectorReward",),
     "lwm.adapters.sb3": (
-        "LWMRewardWrapper", "LWMReplayBuffer", "LWMCallback", "save", "load_bonus", "bonus_of",
+        "LWMRewardWrapper", "LWMCallback", "save", "load_bonus", "bonus_of",
     ),
-    "lwm.adapters.stream": ("Stream",),
+    "lwm.adapters.sb3_replay": ("LWMReplayBuffer", "LWMDictReplayBuffer"),
 }  # fmt: skip
 HEAD = """# API reference
 
 What the [plug-in guide](plugin.md) uses, written from the docstrings by `make api`; a test holds it
-to them. `lwm.Bonus` and `lwm.Sequences` are found in the package itself. Shapes: T transitions, B
-environments.
+to them. `Bonus`, `Sequences`, `sequences_of` and `Stream` are found in the package itself. Shapes:
+T transitions, B environments.
 """
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

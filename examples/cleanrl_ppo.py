@@ -70,6 +70,7 @@ def run(with_bonus: bool, seed: int, steps: int) -> Tally:
         seed=seed,
         overrides={"world_model.learning_rate": 2e-3},
     )
+    stream = lwm.Stream(bonus, capacity=10_000, every=32, warmup=500, length=16)  # BONUS
     obs, _ = envs.reset(seed=seed)
     is_first = np.ones(ENVS, np.bool_)
     for _ in range(max(steps // (ENVS * ROLLOUT), 1)):
@@ -77,26 +78,21 @@ def run(with_bonus: bool, seed: int, steps: int) -> Tally:
         seen, reached = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         acted, logp = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         rewards, r_in = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        firsts, over, terminal = (np.zeros(shape, np.bool_) for _ in range(3))
+        over, terminal = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
         for t in range(ROLLOUT):
             with torch.no_grad():
                 policy, _ = agent(torch.from_numpy(obs))
                 action = policy.sample()
-            seen[t], acted[t], firsts[t] = obs, action.numpy(), is_first
+            seen[t], acted[t] = obs, action.numpy()
             logp[t] = policy.log_prob(action).numpy()
             after, rewards[t], terminated, truncated, info = envs.step(acted[t])
             terminal[t], over[t] = terminated, terminated | truncated
             reached[t] = after
             for i in np.flatnonzero(over[t]):
                 reached[t, i] = info["final_obs"][i]
-            if with_bonus:  # BONUS: the true next observation, not the reset
-                r_in[t] = bonus.step(obs, acted[t], reached[t], is_first)
+            if with_bonus:  # BONUS: the true next observation, not the reset; it trains itself
+                r_in[t] = stream.step(obs, acted[t], reached[t], is_first)
             obs, is_first = after, over[t]
-        if with_bonus:  # BONUS: train on the rollout, in pieces of 16 transitions
-            sequences = pieces(seen, acted, reached, firsts)
-            for _ in range(ROLLOUT * ENVS // 32):
-                chosen = rng.choice(sequences.action.shape[1], 16)
-                bonus.update(lwm.Sequences(*(part[:, chosen] for part in sequences)))
         with torch.no_grad():
             value = agent(torch.from_numpy(seen))[1].numpy()
             ahead = agent(torch.from_numpy(reached))[1].numpy()
@@ -113,21 +109,6 @@ def run(with_bonus: bool, seed: int, steps: int) -> Tally:
                 learn(agent, optimiser, *(v[part] for v in batch))
     envs.close()
     return tally
-
-
-def pieces(
-    seen: np.ndarray, acted: np.ndarray, reached: np.ndarray, firsts: np.ndarray, length: int = 16
-) -> lwm.Sequences:
-    """A rollout [T, B] as sequences of ``length`` transitions, at each start in each environment.
-
-    Within them an episode's last transition would lead to the reset: there ``is_first`` cuts.  The
-    piece that ends with it has the final observation as its last row.
-    """
-    starts = range(len(seen) - length + 1)
-    obs = [np.concatenate([seen[i : i + length], reached[i + length - 1][None]]) for i in starts]
-    first = [np.concatenate([firsts[i : i + length], np.zeros_like(firsts[:1])]) for i in starts]
-    action = [acted[i : i + length] for i in starts]
-    return lwm.Sequences(*(np.concatenate(parts, 1) for parts in (obs, action, first)))
 
 
 def learn(

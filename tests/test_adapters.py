@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from lwm import Bonus
-from lwm.adapters.gymnasium import LWMVectorReward
+from lwm.adapters.gymnasium import LWMVectorReward, _final
 from lwm.adapters.stream import Stream
 from trees import same
 
@@ -69,6 +70,7 @@ class Recorder(Bonus):
 
 def make_bonus(kind: str = "vector", **settings: Any) -> Recorder:
     env = Walk(0, 3, kind)
+    settings = {"settle": 0, **settings}
     return Recorder(env.observation_space, env.action_space, 3, "debug", **settings)
 
 
@@ -228,6 +230,18 @@ def test_the_stream_learns_when_it_is_told_to() -> None:
     assert np.isfinite(list(stream.metrics.values())).all()
 
 
+def test_the_stream_settles_at_once() -> None:
+    """As a run pretrains after its warm-up: from there on the bonus pays."""
+    bonus = make_bonus(settle=7)
+    stream = Stream(bonus, capacity=60, every=30, warmup=60, batch=4, length=8)
+    obs, first = np.zeros((3, 3), np.float32), np.ones(3, np.bool_)
+    for i in range(22):
+        after = obs + 1
+        paid = stream.step(obs, np.zeros(3, np.int64), after, first)
+        assert bonus.updates == (0 if i < 19 else 8) and paid.any() == (i > 19)
+        obs, first = after, np.zeros(3, np.bool_)
+
+
 def sb3() -> Any:
     """The adapter, if Stable-Baselines3 is there."""
     pytest.importorskip("stable_baselines3", reason="needs the extra lwm[sb3]")
@@ -299,7 +313,7 @@ def test_sb3_ppo_logs_saves_and_loads(tmp_path: Path) -> None:
     assert {"lwm/reward_int", "lwm/world_model_loss", "lwm/encoder_loss"} <= written
     assert module.bonus_of(model) is venv.bonus and venv.bonus.updates
     module.save(model, tmp_path / "model.v1.zip")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.v1.zip", "model_v1-bonus"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.v1-bonus", "model.v1.zip"]
     fresh = module.LWMRewardWrapper(dummy(), preset="debug", seed=5)
     loaded = PPO.load(tmp_path / "model.v1.zip", env=fresh, device="cpu")
     module.load_bonus(loaded, tmp_path / "model.v1.zip")
@@ -326,24 +340,37 @@ def _Remembering(written: set[str]) -> Any:
     return Remembering(None, [])
 
 
-def filled(kind: str, size: int, steps: int, **settings: Any) -> Any:
-    """A buffer of ``size`` rows for each of 3 lanes, after ``steps`` steps of all of them."""
-    env = Walk(0, 3, kind)
-    given = {"preset": "debug", "burn_in": 4, "update_length": 6, "update_batch": 4, **settings}
-    buffer = sb3().LWMReplayBuffer(
-        3 * size, env.observation_space, env.action_space, "cpu", 3, **given
-    )
+def filled(kind: str, size: int, steps: int, resets: tuple[int, ...] = (), **settings: Any) -> Any:
+    """A buffer of ``size`` rows for each of 3 lanes, after ``steps`` steps of all of them.
+
+    Before the steps ``resets`` all are reset, as ``learn`` does.
+    """
+    env, module = Walk(0, 3, kind), sb3()
+    given = {
+        "preset": "debug",
+        "settle": 0,
+        "burn_in": 4,
+        "update_length": 6,
+        "update_batch": 4,
+        **settings,
+    }
+    made = module.LWMDictReplayBuffer if kind == "dict" else module.LWMReplayBuffer
+    buffer = made(3 * size, env.observation_space, env.action_space, "cpu", 3, **given)
     venv, script = dummy(kind), Script()
     obs = venv.reset()
-    for _ in range(steps):
+    for step in range(steps):
+        if step and step in resets:
+            obs = venv.reset()
+            for i in range(3):
+                if script.at[i]:
+                    script.took(i, True)
         actions = np.array([script.action(i) for i in range(3)])
         after, reward, ended, infos = venv.step(actions)
-        reached = np.array(after)
+        reached = module._with_terminal(after, ended, infos)
         for i in range(3):
-            if ended[i]:
-                reached[i] = infos[i]["terminal_observation"]
             script.took(i, bool(ended[i]))
-        buffer.add(obs, reached, actions, reward, ended, infos)
+        # SB3 reshapes the entries of the dicts that it is given.
+        buffer.add(module._copied(obs), module._copied(reached), actions, reward, ended, infos)
         obs = after
     return buffer
 
@@ -468,6 +495,131 @@ def test_bad_buffers(settings: dict[str, Any], message: str) -> None:
         filled("vector", 10, 0, **settings)
 
 
-def test_a_buffer_of_dicts() -> None:
-    with pytest.raises(ValueError, match="expected an observation space that is no Dict, got Dict"):
-        filled("dict", 10, 0)
+def test_buffers_and_dicts() -> None:
+    module = sb3()
+    for cls, kind in ((module.LWMReplayBuffer, "dict"), (module.LWMDictReplayBuffer, "vector")):
+        env = Walk(0, 3, kind)
+        with pytest.raises(ValueError, match=rf"expected .* a Dict .* for {cls.__name__}$"):
+            cls(30, env.observation_space, env.action_space, "cpu", 3, preset="debug")
+
+
+@pytest.mark.parametrize("size", [40, 12])
+def test_a_reset_without_an_end_is_no_transition(size: int) -> None:
+    """Every second ``learn`` begins so; in the smaller ring the rows have wrapped around."""
+    steps, resets = 16, (7, 10)
+    buffer = filled("vector", size, steps, resets)
+    held = min(size, steps)
+    for t in range(steps - held, steps):
+        for lane in range(3):
+            seq = buffer._sequences(np.array([t % size]), np.array([lane]), 4)
+            rows = seq.obs[:, 0].astype(int)
+            real = ~seq.is_first[1:, 0]
+            assert real[-1]  # the transition itself
+            # Within an episode, one step further.
+            assert (rows[1:][real] - rows[:-1][real] == [0, 0, 1]).all()
+    # Episodes have 3, 5 and 2 steps: which were cut off in the middle, before steps 7 and 10?
+    cuts = filled("vector", 40, steps, resets).cuts
+    assert [np.flatnonzero(lane).tolist() for lane in cuts.T] == [[6], [6, 9], [6, 9]]
+    again = pickle.loads(pickle.dumps(buffer))
+    assert np.array_equal(again.cuts, buffer.cuts) and buffer.cuts.any()
+
+
+def test_learning_twice_invents_nothing(tmp_path: Path) -> None:
+    module = sb3()
+    from stable_baselines3 import DQN
+
+    def model() -> Any:
+        return DQN(
+            "MlpPolicy",
+            dummy(),
+            replay_buffer_class=module.LWMReplayBuffer,
+            replay_buffer_kwargs={"preset": "debug", "burn_in": 2, "update_length": 6},
+            buffer_size=300,
+            learning_starts=10**6,
+            train_freq=1,
+            seed=0,
+            device="cpu",
+        )
+
+    first = model()
+    first.learn(21)  # 7 steps of each lane
+    first.learn(21)
+    assert first.replay_buffer.cuts[6].tolist() == [True, True, True]
+    first.save_replay_buffer(tmp_path / "rows.pkl")
+    second = model()
+    second.load_replay_buffer(tmp_path / "rows.pkl")
+    second.learn(9)
+    buffer = second.replay_buffer
+    assert buffer.pos == 17 and buffer.cuts[[6, 13]].all() and buffer.cuts.sum() == 6
+
+
+def test_a_buffer_of_dicts_pays_what_the_model_says() -> None:
+    buffer = filled("dict", 40, 30, scale=0.5, update_every=10**6)
+    buffer.update()
+    np.random.seed(0)
+    got = buffer.sample(64)
+    np.random.seed(0)
+    t, lane = np.random.randint(0, 30, size=64), np.random.randint(3, size=64)
+    r_in = buffer.bonuses(t, lane)
+    assert r_in.any()
+    expected = buffer.rewards[t, lane] + 0.5 * r_in
+    assert np.allclose(got.rewards[:, 0].numpy(), expected, rtol=1e-4, atol=1e-5)
+    for key in ("image", "step"):
+        assert np.array_equal(got.observations[key].numpy(), buffer.observations[key][t, lane])
+        reached = buffer.next_observations[key][t, lane]
+        assert np.array_equal(got.next_observations[key].numpy(), reached)
+    seq = buffer._sequences(np.array([4]), np.array([0]), 4)  # episodes of 3 steps
+    assert seq.obs["step"][:, 0].tolist() == [1, 2, 3, 0, 1, 2]
+    assert seq.obs["image"][:, 0, 0, 0].tolist() == [10, 20, 30, 0, 10, 20]
+    assert seq.is_first[:, 0].tolist() == [False, False, False, True, False, False]
+
+
+def test_sb3_dqn_takes_dicts() -> None:
+    module = sb3()
+    from stable_baselines3 import DQN
+
+    model = DQN(
+        "MultiInputPolicy",
+        dummy("dict"),
+        replay_buffer_class=module.LWMDictReplayBuffer,
+        replay_buffer_kwargs={"preset": "debug", "settle": 0, "burn_in": 2, "update_length": 6},
+        buffer_size=300,
+        train_freq=1,
+        learning_starts=30,
+        batch_size=8,
+        seed=0,
+        device="cpu",
+    )
+    model.learn(60, callback=module.LWMCallback())
+    assert module.bonus_of(model).updates and np.isfinite(model.replay_buffer.metrics["bonus/mean"])
+
+
+def test_a_device_for_the_bonus_alone() -> None:
+    assert filled("vector", 10, 0, bonus_device="cpu").bonus.config.device == "cpu"
+    with pytest.raises(ValueError, match="device=cuda"):
+        filled("vector", 10, 0, bonus_device="cuda")
+
+
+def test_models_with_like_names_have_bonuses_of_their_own() -> None:
+    beside = sb3()._beside
+    assert beside("a/run.1").name == "run.1-bonus" and beside("a/run_1").name == "run_1-bonus"
+    assert beside("a/run.zip") == beside("a/run") == Path("a/run-bonus")
+
+
+def test_a_final_observation_that_is_missing() -> None:
+    obs, ended = np.zeros((3, 3), np.float32), np.array([False, True, False])
+    with pytest.raises(ValueError, match=r"environment 1 ended: expected .*'terminal_observation'"):
+        sb3()._with_terminal(obs, ended, [{}, {"TimeLimit.truncated": True}, {}])
+    given = [np.zeros(3), None, None]
+    for info, got in (({"episode": 1}, r"\['episode'\]"), ({"final_obs": given}, "None for one")):
+        with pytest.raises(ValueError, match=rf"expected .*info\['final_obs'\].*, got {got}"):
+            _final(info, ended)
+    assert _final({"final_obs": given}, np.array([True, False, False])) is given
+
+
+def test_large_images_take_less_room() -> None:
+    """The default of 50 000 rows would be 5 GB of colour pictures of 210 x 160."""
+    bonus = Bonus(spaces.Box(0, 255, (210, 160, 3), np.uint8), spaces.Discrete(3), 2, "debug")
+    assert Stream(bonus)._rows.shape[0] == 2**30 // (210 * 160 * 3) // 2
+    assert Stream(bonus, length=4000)._rows.shape[0] == 8000  # two windows each, whatever they take
+    assert Stream(make_bonus())._rows.shape[0] == 50_000 // 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,12 @@ import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from lwm import Bonus, Sequences
-from lwm.errors import BadInput, CheckpointError
+from lwm import Bonus, Sequences, checkpoint, files
+from lwm.config import replace
+from lwm.errors import BadInput, CheckpointError, RunFailed
+from lwm.intrinsic import RunningMoments
 from lwm.novelty import KINDS
+from lwm.rivals import ICMBonus, RNDBonus
 from trees import same
 
 ACTIONS = spaces.Discrete(3)
@@ -30,8 +35,8 @@ SPACES: dict[str, spaces.Space[Any]] = {
 
 
 def make(space: str = "vector", envs: int = 3, **settings: Any) -> Bonus:
-    """A small bonus for a space by name."""
-    settings = {"preset": "debug", **settings}
+    """A small bonus for a space by name, that pays after its first update."""
+    settings = {"preset": "debug", "settle": 0, **settings}
     return Bonus(SPACES[space], ACTIONS, envs, **settings)
 
 
@@ -66,6 +71,7 @@ def state(bonus: Bonus) -> dict[str, Any]:
         "rng": dict(bonus._rng.bit_generator.state),
         "known": bonus.known,
         "updates": bonus.updates,
+        "settle": bonus.settle,
     }
 
 
@@ -109,6 +115,103 @@ def test_nothing_is_paid_before_the_first_update(kind: str) -> None:
         assert not bonus.step(seq.obs[i], seq.action[i], seq.obs[i + 1], seq.is_first[i]).any()
     bonus.update(seq)
     assert bonus.compute(*seq).any()
+
+
+@every_kind
+def test_it_settles_first(kind: str, tmp_path: Path) -> None:
+    """Three updates that only train; the fourth sets the moments, as if it were the first."""
+    bonus = make(kind=kind, settle=3)
+    batches = [sequences("vector", 8, 3, seed) for seed in range(5)]
+    errors = []
+    for n, seq in enumerate(batches):
+        assert bonus.settled == (n > 3) and bonus.compute(*seq).any() == (n > 3)
+        first = seq.is_first[0]
+        paid = bonus.step(seq.obs[0], seq.action[0], seq.obs[1], first)
+        assert paid.any() == (n > 3)
+        metrics = bonus.update(seq)
+        errors.append(metrics.get("world_model/error_mean", metrics.get("bonus/return_std")))
+        if n == 1:  # it goes on as it was, also where another number was asked for
+            bonus.save(tmp_path / "bonus")
+            bonus = make(kind=kind, settle=99)
+            bonus.load(tmp_path / "bonus")
+            assert bonus.settle == 3
+    whole = make(kind=kind)
+    told = []
+    for seq in batches:
+        whole._measure().updates = 0  # every batch is taken whole
+        metrics = whole.update(seq)
+        told.append(metrics.get("world_model/error_mean", metrics.get("bonus/return_std")))
+    assert errors[:4] == told[:4]
+    assert errors[4] == pytest.approx(0.99 * told[3] + 0.01 * told[4], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "settle"),
+    [
+        ({"preset": "default"}, 100),
+        ({"preset": "minigrid"}, 100),
+        ({"preset": "debug"}, 4),
+        ({"overrides": {"world_model.pretrain_iterations": 0}}, 0),
+        ({"kind": "lwm-ff"}, 4),
+        ({"kind": "rnd"}, 0),
+        ({"kind": "icm"}, 0),
+        ({"kind": "rnd", "settle": 5}, 5),
+    ],
+)
+def test_how_long_it_settles(settings: dict[str, Any], settle: int) -> None:
+    assert make(**{"settle": None, **settings}).settle == settle
+
+
+def test_the_errors_of_an_untrained_model_set_no_moments() -> None:
+    """Without settling the bonus of numbered places is far below 0 for hundreds of updates."""
+    fast = {"world_model.learning_rate": 5e-3}
+    paid: dict[int | None, list[NDArray[Any]]] = {}
+    for settle in (0, 30):
+        bonus, rng = make("discrete", 8, settle=settle, overrides=fast), np.random.default_rng(0)
+        paid[settle] = []
+        for _ in range(60):
+            bonus.update(walk("discrete", 8, 8, rng))
+            if bonus.updates > 30:
+                paid[settle].append(bonus.compute(*walk("discrete", 8, 8, rng)))
+    assert np.mean(paid[0]) < -3
+    assert abs(np.mean(paid[30][1:])) < 1 and np.abs(paid[30][1:]).max() < 10
+
+
+@every_kind
+def test_burn_in_is_the_same_everywhere(kind: str) -> None:
+    """What ``compute`` leaves out does not enter what errors are divided by, and all else does."""
+    seq = sequences("vector", 6, 3)
+    seq = seq._replace(is_first=np.zeros_like(seq.is_first))
+    bonus = make(kind=kind)
+    error = errors_of(bonus, seq)
+    bonus.update(seq, burn_in=2)
+    if kind in ("rnd", "icm"):
+        sums = np.zeros((7, 3))
+        for i in reversed(range(6)):
+            sums[i] = error[i] + 0.99 * sums[i + 1]
+        assert float(bonus._measure().std) == pytest.approx(sums[2:6].std(ddof=1), rel=1e-4)
+    else:
+        moments = bonus._measure()
+        assert isinstance(moments, RunningMoments)
+        assert float(moments.mean) == pytest.approx(error[2:].mean(), rel=1e-4)
+        assert float(moments.std) == pytest.approx(error[2:].std(ddof=1), rel=1e-4)
+
+
+def errors_of(bonus: Bonus, seq: Sequences) -> NDArray[Any]:
+    """The errors [T, B] by which an update normalises: Φ and input normalisers learn first."""
+    twin = copy.deepcopy(bonus)
+    twin.config = replace(twin.config, {"intrinsic.moments_include_burn_in": True})
+    kept: list[NDArray[Any]] = []
+    own = twin._measure()
+    update = own.update
+
+    def remember(error: Any, *more: Any) -> None:
+        kept.append(error.detach().numpy().reshape(*seq.action.shape))
+        update(error, *more)
+
+    own.update = remember  # type: ignore[method-assign]
+    twin.update(seq, burn_in=2)
+    return kept[0]
 
 
 @every_kind
@@ -258,6 +361,22 @@ def test_random_features_take_normalised_vectors_too() -> None:
     assert z.reshape(33, -1).std(0).min() > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("kind", "part"), [("rnd", "target"), ("rnd", "predictor"), ("icm", "features")]
+)
+def test_rivals_see_images_of_mean_0(kind: str, part: str) -> None:
+    """They are normalised already: nothing is subtracted once more."""
+    bonus, seq = make("image", kind=kind), sequences("image", 30, 3)
+    bonus.update(seq)
+    rival = bonus._novelty.bonus
+    assert isinstance(rival, RNDBonus | ICMBonus)
+    (layer,) = (m for m in rival.networks[part].modules() if getattr(m, "in_channels", 0) == 3)
+    seen: list[float] = []
+    layer.register_forward_pre_hook(lambda _, given: seen.append(float(given[0].mean())))
+    bonus.compute(*seq)
+    assert seen and np.abs(seen).max() < 0.05
+
+
 @every_kind
 def test_the_same_seed_gives_the_same_numbers(kind: str) -> None:
     told = []
@@ -285,6 +404,77 @@ def test_save_and_load(kind: str, space: str, tmp_path: Path) -> None:
     assert same(state(bonus), state(other))
     bonus.save(tmp_path / "bonus")  # over the older one
     other.load(tmp_path / "bonus")
+
+
+def test_saving_touches_nothing_else(tmp_path: Path) -> None:
+    """Not what a run would prune: lower steps, temporary directories, rows without a checkpoint."""
+    bonus, folder = make(), tmp_path / "ck"
+    folder.mkdir()
+    (folder / "rows").mkdir()
+    (folder / "rows" / "mine.zst").write_text("mine")
+    for name in ("notes.tmp-1", "step-500.old-7", f"step-100.tmp-{os.getpid()}"):
+        (folder / name).write_text("mine")
+    before = {p.name for p in folder.iterdir()}
+    names = ["step-100", "step-200", "step-300", "step-400", "model.v1", "step-200", "ä b"]
+    for name in names:
+        bonus.save(folder / name)
+    assert {p.name for p in folder.iterdir()} == before | set(names)
+    assert (folder / "rows" / "mine.zst").read_text() == "mine"
+    for name in names:
+        make(seed=1).load(folder / name)
+
+
+def test_saving_over_what_is_no_bonus(tmp_path: Path) -> None:
+    bonus = make()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    bonus.save(mine)  # nothing is lost with an empty directory
+    (mine / "notes.txt").write_text("dear diary")
+    with pytest.raises(ValueError, match=r"expected .* a saved bonus .*mine; got .*notes\.txt"):
+        bonus.save(mine)
+    (mine / "notes.txt").unlink()
+    bonus.save(mine)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(mine)
+    checkpoint.save(tmp_path, "step-1", {"kind": "lwm"})
+    for name, got in (
+        ("file", "not a checkpoint directory"),
+        ("link", "not a checkpoint directory"),
+        ("step-1", "a checkpoint of something else"),
+    ):
+        with pytest.raises(ValueError, match=rf"expected no file, .*{name}; got .*{got}"):
+            bonus.save(tmp_path / name)
+    assert (tmp_path / "file").read_text() == "mine" and (tmp_path / "link").is_symlink()
+    for path in ("", ".", "..", tmp_path / ".."):
+        with pytest.raises(ValueError, match="expected a path that ends with a name, got"):
+            bonus.save(path)
+    assert {p.name for p in tmp_path.iterdir()} == {"mine", "file", "link", "step-1"}
+
+
+@pytest.mark.parametrize("error", [OSError("no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("calls", [0, 1])
+def test_a_save_that_fails_leaves_the_older_one(
+    error: BaseException, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bonus, seq = make(), sequences("vector", 4, 3)
+    bonus.save(tmp_path / "bonus")
+    bonus.update(seq)
+    left = iter([None] * calls)
+
+    def rename(source: Path, target: Path) -> None:
+        try:
+            next(left)
+        except StopIteration:
+            raise error from None
+        os.rename(source, target)
+
+    monkeypatch.setattr(files, "rename", rename)
+    with pytest.raises(RunFailed if isinstance(error, OSError) else KeyboardInterrupt):
+        bonus.save(tmp_path / "bonus")
+    assert [p.name for p in tmp_path.iterdir()] == ["bonus"]
+    older = make()
+    older.load(tmp_path / "bonus")
+    assert older.updates == 0
 
 
 def test_load_for_another_number_of_environments(tmp_path: Path) -> None:
@@ -315,6 +505,14 @@ def test_load_for_another_number_of_environments(tmp_path: Path) -> None:
             lambda: make(overrides={"world_model.hidden": 17}),
             r"expected world_model\.hidden 17, got 16",
         ),
+        (
+            lambda: make(overrides={"encoder.representation": "rf"}),
+            r"expected encoder\.representation rf, got wmse",
+        ),
+        (
+            lambda: make(overrides={"world_model.residual": True}),
+            r"expected world_model\.residual True, got False",
+        ),
         (lambda: make(preset="default"), r"expected encoder\.embedding 16, got 4"),
     ],
 )
@@ -327,6 +525,11 @@ def test_a_bonus_for_something_else(
     with pytest.raises(ValueError, match=message):
         bonus.load(tmp_path / "bonus")
     assert same(before, state(bonus))
+
+
+def test_what_auto_stands_for_is_the_same(tmp_path: Path) -> None:
+    make().save(tmp_path / "bonus")
+    make(overrides={"encoder.representation": "wmse"}).load(tmp_path / "bonus")
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:
@@ -347,6 +550,11 @@ def test_a_damaged_file(tmp_path: Path) -> None:
     [
         ({"kind": "lvm"}, "unknown kind of bonus 'lvm'.*lwm"),
         ({"envs": 0}, "expected num_envs of at least 1, got 0"),
+        ({"settle": -1}, "expected settle of at least 0, got -1"),
+        ({"settle": 0.5}, r"expected settle of at least 0, got 0\.5"),
+        ({"preset": "absent"}, "unknown preset 'absent' of gym"),
+        ({"overrides": {"encoder.embeding": 4}}, "unknown setting 'encoder.embeding'"),
+        ({"device": "cuda"}, "device=cuda"),
         ({"envs": 2.0}, r"expected num_envs of at least 1, got 2\.0"),
         (
             {"overrides": {"encoder.representation": "idf"}},
@@ -432,7 +640,7 @@ def test_bad_sequences(changes: dict[str, Any], message: str) -> None:
 
 
 def test_actions_may_begin_elsewhere() -> None:
-    shifted = Bonus(SPACES["vector"], spaces.Discrete(3, start=-1), 3, "debug")
+    shifted = Bonus(SPACES["vector"], spaces.Discrete(3, start=-1), 3, "debug", settle=0)
     plain, seq = make(), sequences("vector", 6, 3)
     plain.update(seq)
     shifted.update(seq._replace(action=seq.action - 1))

@@ -46,6 +46,33 @@ def test_the_guide_runs(tmp_path: Path) -> None:
     assert {"bonus.png", "lake.zip", "lake-bonus", "bonus-of-frozen-lake"} <= made
 
 
+@pytest.mark.parametrize(
+    ("env", "space", "clipped"), [(None, "64 bits", 0.0), ("CartPole-v1", "4 numbers", 0.05)]
+)
+def test_what_the_guides_loop_pays(
+    env: str | None, space: str, clipped: float, tmp_path: Path
+) -> None:
+    """Sections 1 and 2, as they stand and on an environment that has a vector form of its own:
+    about mean 0, and not at the bound, where CartPole's balancing for long is rightly new."""
+    sections = re.split(r"^## ", GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:3]
+    blocks = re.findall(r"```python\n(.*?)```", "".join(sections), re.DOTALL)
+    code = "\n".join(blocks)
+    if env is not None:
+        chosen = f'ENV, SETTINGS = "{env}", {{}}'
+        code, count = re.subn(r"ENV, SETTINGS = .*", chosen, code, count=1)
+        assert count == 1
+    code += "\nr = np.array(paid)[np.any(paid, 1).argmax():]\n"
+    code += (
+        "print(len(r), r.mean(), (np.abs(r) > 9.99).mean(), *map(np.mean, np.split(r[-400:], 8)))"
+    )
+    (tmp_path / "guide.py").write_text(code, encoding="utf-8")
+    told = run("-W", "error", "guide.py", folder=tmp_path).splitlines()
+    assert told[0].startswith(f"Bonus(lwm: {space} -> ")
+    count, mean, bound, *parts = map(float, told[1].split())
+    assert count > 400 and abs(mean) < 1 and bound <= clipped
+    assert max(map(abs, parts)) < 1
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_examples_run(path: Path, tmp_path: Path) -> None:
     if path.name.startswith("sb3"):

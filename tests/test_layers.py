@@ -35,6 +35,7 @@ LAYERS = {
     "lwm.returns": 2,
     "lwm.vision": 2,
     "lwm.senses": 2,
+    "lwm.transitions": 2,
     "lwm.whitening": 2,
     "lwm.statistics": 2,
     "lwm.probes": 2,

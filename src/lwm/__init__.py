@@ -12,18 +12,24 @@ from typing import TYPE_CHECKING, Any
 from lwm.registration import register_when_needed
 
 if TYPE_CHECKING:
-    from lwm.bonus import Bonus, Sequences
+    from lwm.adapters.stream import Stream
+    from lwm.bonus import Bonus
     from lwm.config import Config, load_preset
     from lwm.training import train
+    from lwm.transitions import Sequences, sequences_of
 
 __version__ = "0.1.0"
-__all__ = ["Bonus", "Config", "Sequences", "__version__", "load_preset", "train"]
+__all__ = [
+    "Bonus", "Config", "Sequences", "Stream", "__version__", "load_preset", "sequences_of", "train",
+]  # fmt: skip
 
 _HOME = {
     "Bonus": "lwm.bonus",
     "Config": "lwm.config",
-    "Sequences": "lwm.bonus",
+    "Sequences": "lwm.transitions",
+    "Stream": "lwm.adapters.stream",
     "load_preset": "lwm.config",
+    "sequences_of": "lwm.transitions",
     "train": "lwm.training",
 }
 

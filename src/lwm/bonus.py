@@ -12,9 +12,10 @@ trains on them.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,32 +26,27 @@ from torch import Tensor
 from lwm import checkpoint, devices
 from lwm.config import load_preset
 from lwm.encoder import EncoderLearner
-from lwm.intrinsic import Window
+from lwm.errors import BadInput, BadSetting, CheckpointError
+from lwm.intrinsic import ErrorBonus, RunningMoments, Window
 from lwm.novelty import KINDS, Novelty, fitted
 from lwm.pairs import draw_pairs
+from lwm.rivals import ICMBonus, ReturnScale, RNDBonus
 from lwm.senses import sense_of
 from lwm.settings import get, hint, to_dict
 from lwm.streams import generator, generator_state, restore_generator, torch_seeded
+from lwm.transitions import Sequences
 from lwm.vision import shift_offsets
 
 _BUILT_BY = (
     "encoder.embedding", "encoder.hidden", "world_model.features", "world_model.hidden",
-    "world_model.head", "world_model.relu_features", "gym.pixel_unit",
+    "world_model.head", "world_model.relu_features", "world_model.residual", "gym.pixel_unit",
 )  # fmt: skip
 """Settings without which saved networks mean something else."""
+SETTLE = 100
+"""Updates after which errors have stopped falling fast: on FrozenLake, CartPole and small images
+the mean bonus was then within 1, and -10 before."""
 _FIXED = {"intrinsic.boundary": "terminal", "dqn.reset_state": True}
 """``next_obs`` is the true next observation, and a belief ends with its episode."""
-
-
-class Sequences(NamedTuple):
-    """B sequences of T transitions, time-major: transition i leads from obs[i] to obs[i+1]."""
-
-    obs: Any
-    """[T+1, B, ...] observations of the space (a dict of such arrays for a Dict space)."""
-    action: NDArray[np.integer]
-    """[T, B]."""
-    is_first: NDArray[np.bool_]
-    """[T+1, B] the observation is the first of its episode; into such a row no transition leads."""
 
 
 class Bonus:
@@ -58,8 +54,12 @@ class Bonus:
 
     ``kind``: ``lwm`` (the paper's), ``lwm-ff`` (its world model without memory), ``lwm-rf`` (its Φ
     left random), ``rnd`` or ``icm``.  ``preset`` and ``overrides`` are those of ``lwm train gym``
-    (``lwm config --workload gym`` lists all settings).  Until the first ``update`` every bonus
-    is 0: there is nothing yet to normalise by.
+    (``lwm config --workload gym`` lists all settings).
+
+    The first ``settle`` updates only train: until one more is done every bonus is 0, and then the
+    errors are normalised afresh.  Those of an untrained model fall much faster than their running
+    mean follows.  None: 100, or ``world_model.pretrain_iterations`` if that is less; 0 for RND and
+    ICM, which divide their errors and subtract nothing.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Bonus:
         seed: int = 0,
         device: str = "cpu",
         overrides: Mapping[str, Any] | None = None,
+        settle: int | None = None,
     ) -> None:
         if kind not in KINDS:
             raise ValueError(f"unknown kind of bonus {kind!r}{hint(kind, KINDS)}")
@@ -80,11 +81,17 @@ class Bonus:
             raise ValueError(f"expected a Discrete action space, got {action_space}")
         if not isinstance(num_envs, int | np.integer) or num_envs < 1:
             raise ValueError(f"expected num_envs of at least 1, got {num_envs!r}")
+        if settle is not None and (not isinstance(settle, int | np.integer) or settle < 0):
+            raise ValueError(f"expected settle of at least 0, got {settle!r}")
         self.observation_space, self.action_space = observation_space, action_space
         self.num_envs, self.kind = int(num_envs), kind
         self.sense = sense_of(observation_space)
         given = {"seed": seed, "device": device, "agent": kind, **(overrides or {})}
-        self.config = fitted(load_preset(preset, given, "gym"), self.sense)
+        try:
+            self.config = fitted(load_preset(preset, given, "gym"), self.sense)
+            self._device = devices.pick(self.config.device)
+        except BadInput as e:
+            raise BadSetting(str(e)) from None
         for key, value in _FIXED.items():
             if get(self.config, key) != value:
                 raise ValueError(f"expected {key}={value}, got {get(self.config, key)}")
@@ -94,7 +101,6 @@ class Bonus:
                 f"expected encoder.representation wmse, rf or pixels, got {representation}: "
                 "`update` trains no other Φ"
             )
-        self._device = devices.pick(self.config.device)
         with torch_seeded(seed, "init"):
             self._novelty = Novelty(self.config, self.sense, int(action_space.n), self._device)
         self._belief = self._novelty.bonus.initial(num_envs)
@@ -105,9 +111,19 @@ class Bonus:
         self._rng = generator(seed, "bonus")
         self.updates = 0
         """Calls of ``update``."""
+        if settle is None:
+            rival = kind in ("rnd", "icm")
+            settle = 0 if rival else min(SETTLE, self.config.world_model.pretrain_iterations)
+        self.settle = int(settle)
+        """Updates that only train."""
 
     def __repr__(self) -> str:
         return f"Bonus({self.kind}: {self.sense} -> {self._novelty}, {self.num_envs} environments)"
+
+    @property
+    def settled(self) -> bool:
+        """Whether it pays: see ``settle``."""
+        return self.updates > self.settle
 
     @torch.no_grad()
     def step(
@@ -174,7 +190,8 @@ class Bonus:
     def update(self, sequences: Sequences, burn_in: int = 0) -> dict[str, float]:
         """Train Φ and the world model on sequences, each with one step; -> metrics.
 
-        ``burn_in`` rows warm the belief up and stay out of the running moments.
+        The first ``burn_in`` transitions warm the belief up: as in ``compute`` they count for
+        nothing that errors are normalised by (unless ``intrinsic.moments_include_burn_in``).
         """
         seq = sequences if isinstance(sequences, Sequences) else Sequences(*sequences)
         window, rows, first = self._window(seq, burn_in, embed=False)
@@ -203,10 +220,21 @@ class Bonus:
             t, env, k = draw_pairs(self._rng, first, len(first), c.batch, reach)
             offsets = shift_offsets(self._rng, 2 * c.batch, c.spatial_shift)
             metrics |= encoder.learn(rows[t, env], rows[t + k, env], offsets)
-        window = window._replace(z=self._novelty.embed(rows))
+        unpaid = 0 if self.config.intrinsic.moments_include_burn_in else burn_in
+        window = window._replace(z=self._novelty.embed(rows), unpaid=unpaid)
+        if not self.settled:
+            self._measure().updates = 0  # this batch is taken whole
         _, told = self._novelty.bonus.learn(window, burn_in)
         self.updates += 1
         return devices.floats({**metrics, **told})
+
+    def _measure(self) -> RunningMoments | ReturnScale:
+        """What errors are normalised by."""
+        bonus = self._novelty.bonus
+        if isinstance(bonus, RNDBonus | ICMBonus):
+            return bonus.scale
+        assert isinstance(bonus, ErrorBonus)
+        return bonus.moments
 
     def rows(
         self, obs: Any, what: str = "obs", ahead: tuple[int, ...] | None = None
@@ -226,20 +254,27 @@ class Bonus:
         return rows
 
     def save(self, path: str | Path) -> None:
-        """Write everything to the directory ``path``: atomic, checksummed, no pickle."""
+        """Write everything to the directory ``path``: atomic, checksummed, no pickle.
+
+        Replaces a bonus that was saved there or an empty directory; ValueError if anything else
+        has that name.  Nothing beside it is touched.
+        """
         path = Path(path)
+        _check_target(path)
         state = {
             "kind": self.kind,
             "config": to_dict(self.config),
             "spaces": self._spaces(),
+            "representation": self._novelty.representation,
             "novelty": self._novelty.state_tree(),
             "belief": devices.fetch(self._belief),
             "z": devices.fetch(self._z),
             "known": self.known,
             "rng": generator_state(self._rng),
             "updates": self.updates,
+            "settle": self.settle,
         }
-        checkpoint.save(path.parent, path.name, state)
+        checkpoint.save_alone(path, state)
 
     def load(self, path: str | Path) -> None:
         """Go on from what ``save`` wrote; ValueError if it is of another space, kind or config.
@@ -261,7 +296,7 @@ class Bonus:
                 self._belief = devices.put(state["belief"], self._device)
                 self._z = devices.put(state["z"], self._device)
             self.known = state["known"].copy() if same else np.zeros_like(self.known)
-            self.updates = int(state["updates"])
+            self.updates, self.settle = int(state["updates"]), int(state["settle"])
         except (KeyError, RuntimeError, TypeError, AttributeError) as e:
             why = " ".join(str(e).split())
             raise ValueError(f"{path} does not fit this bonus: {why}") from None
@@ -270,6 +305,9 @@ class Bonus:
         """ValueError unless ``state`` is of such a bonus."""
         expected = {"kind": self.kind, **self._spaces()}
         got = {"kind": state.get("kind"), **state.get("spaces", {})}
+        # As resolved: what ``auto`` stands for follows from kind and space.
+        expected["encoder.representation"] = self._novelty.representation
+        got["encoder.representation"] = state.get("representation")
         for key in _BUILT_BY:
             section, _, name = key.partition(".")
             expected[key] = get(self.config, key)
@@ -303,8 +341,8 @@ class Bonus:
         """A window without its embeddings: row i + 1 is where action i led."""
         a_tm1 = torch.cat([torch.zeros_like(taken[:1]), taken])
         last = np.concatenate([first[1:], np.zeros_like(first[:1])])
-        flags = (devices.put(v, self._device) for v in (first, last))
-        return Window(torch.zeros(0), a_tm1, *flags)
+        begins, ends = (devices.put(v, self._device) for v in (first, last))
+        return Window(torch.zeros(0), a_tm1, begins, ends)
 
     def _flags(self, given: Any, shape: tuple[int, ...], what: str) -> NDArray[np.bool_]:
         flags = np.asarray(given)
@@ -331,6 +369,23 @@ class Bonus:
         return devices.put(index, self._device)
 
     def _told(self, r_in: Tensor) -> NDArray[np.float32]:
-        if not self.updates:
+        if not self.settled:
             return np.zeros(tuple(r_in.shape), np.float32)
         return devices.fetch(r_in).astype(np.float32)
+
+
+def _check_target(path: Path) -> None:
+    """ValueError unless a bonus may be saved there: in no place, or in that of an older one."""
+    if path.name in ("", ".."):
+        raise ValueError(f"expected a path that ends with a name, got {str(path)!r}")
+    if not os.path.lexists(path):
+        return
+    why = "a checkpoint of something else"
+    try:
+        if path.is_dir() and not path.is_symlink() and not os.listdir(path):
+            return
+        if {"kind", "spaces", "novelty"} <= set(checkpoint.load(path, "novelty")):
+            return
+    except (CheckpointError, OSError) as e:
+        why = str(e)
+    raise ValueError(f"expected no file, or a saved bonus to replace, at {path}; got {why}")

@@ -31,7 +31,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import IO, Any
+
+import numpy as np
 
 from lwm import blocks as row_blocks
 from lwm import files
@@ -80,12 +83,7 @@ def save(
         files.make_directory(directory)
         _rmtree(temporary)
         temporary.mkdir()
-        written = {
-            ARRAYS: files.write_file(temporary / ARRAYS, safetensors_chunks(arrays)),
-            STATE: files.write_file(temporary / STATE, [text]),
-        }
-        files.write_file(temporary / MANIFEST, [_manifest(written)])
-        files.sync_directory(temporary)
+        _fill(temporary, arrays, text)
         _install(temporary, target)
     except OSError as error:
         _rmtree(temporary)
@@ -95,6 +93,44 @@ def save(
         raise
     _prune(directory, name, keep)
     return target
+
+
+def save_alone(target: Path, state: dict[str, Any]) -> None:
+    """Write ``state`` as ``target``, of any name, in the place of what had that name.
+
+    Nothing beside it is touched: no other checkpoint, no leftovers.  On any failure what was there
+    stays.  Should the process die between the two renames, both are whole in ``.<name>-...``.
+    """
+    target = Path(target)
+    arrays, text = encode(state)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(mkdtemp(prefix=f".{target.name[:100]}-", dir=target.parent))
+    except OSError as error:
+        raise RunFailed(f"cannot write {target}: {reason(error)}") from error
+    new, old = folder / "new", folder / "old"
+    try:
+        new.mkdir()
+        _fill(new, arrays, text)
+        _install(new, target, old)
+    except OSError as error:
+        raise RunFailed(f"cannot write {target}: {reason(error)}") from error
+    finally:
+        if os.path.lexists(old) and not os.path.lexists(target):  # interrupted in between
+            with suppress(OSError):
+                os.rename(old, target)
+        if os.path.lexists(target) or not os.path.lexists(old):
+            _rmtree(folder)
+
+
+def _fill(folder: Path, arrays: dict[str, np.ndarray], text: bytes) -> None:
+    """Write the three files of a checkpoint."""
+    written = {
+        ARRAYS: files.write_file(folder / ARRAYS, safetensors_chunks(arrays)),
+        STATE: files.write_file(folder / STATE, [text]),
+    }
+    files.write_file(folder / MANIFEST, [_manifest(written)])
+    files.sync_directory(folder)
 
 
 def rows_directory(directory: Path) -> Path:
@@ -172,9 +208,9 @@ def _rmtree(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _install(temporary: Path, target: Path) -> None:
+def _install(temporary: Path, target: Path, aside: Path | None = None) -> None:
     """Give the finished directory its name; one that has the name already steps aside first."""
-    aside = target.with_name(f"{target.name}.old-{os.getpid()}")
+    aside = aside or target.with_name(f"{target.name}.old-{os.getpid()}")
     replaced = os.path.lexists(target)
     if replaced:
         files.rename(target, aside)

@@ -23,6 +23,10 @@ class BadInput(LwmError):
     exit_code = 2
 
 
+class BadSetting(BadInput, ValueError):
+    """The same, given to the library: what Python raises for an argument that cannot be used."""
+
+
 class RunFailed(LwmError):
     """The run could not go on: disk full, read-only file system, numbers out of range."""
 

@@ -33,6 +33,8 @@ class Window(NamedTuple):
     """[T, B]."""
     belief: Tensor | None = None
     """[B, Hb] world-model state after row 0; None: zero."""
+    unpaid: int | None = None
+    """How many transitions stay out of what errors are normalised by; None: as row 9 has it."""
 
 
 class RunningMoments:
@@ -170,9 +172,11 @@ class ErrorBonus:
     def observe(self, z_tm1: Tensor, a_tm1: Tensor, is_first: Tensor) -> None:
         """Nothing to count: actors read the moments and never move them."""
 
-    def _move_moments(self, error: Tensor, valid: Tensor, burn_in: int) -> None:
+    def _move_moments(self, error: Tensor, window: Window, burn_in: int) -> None:
         """Towards the errors of rows 1 .. T-1 [T-1, B] that are real and behind the burn-in."""
-        skipped = 0 if self.config.moments_include_burn_in else max(burn_in - 1, 0)
+        valid, skipped = ~window.is_first[1:], window.unpaid
+        if skipped is None:
+            skipped = 0 if self.config.moments_include_burn_in else max(burn_in - 1, 0)
         self.moments.update(devices.select(error[skipped:], valid[skipped:]))
 
     def _paid(self, error: Tensor, valid: Tensor, window: Window) -> Tensor:
@@ -221,7 +225,7 @@ class ResidualBonus(ErrorBonus):
     def learn(self, window: Window, burn_in: int) -> tuple[Tensor, Metrics]:
         """-> bonus [T, B], metrics; the moments move first."""
         error, valid = window.z[1:].square().mean(-1), ~window.is_first[1:]
-        self._move_moments(error, valid, burn_in)
+        self._move_moments(error, window, burn_in)
         r_in = self._paid(error, valid, window)
         return r_in, {"bonus/mean": r_in[burn_in:].mean(), "bonus/std": r_in[burn_in:].std()}
 
@@ -280,7 +284,7 @@ class WorldModelBonus(ErrorBonus):
         real = valid.sum().clamp(min=1)
         loss = (fault * valid).sum() / real
         with torch.no_grad():
-            self._move_moments(error, valid, burn_in)
+            self._move_moments(error, window, burn_in)
             r_in = self._paid(error, valid, window)
             paid = r_in[burn_in:].abs()
             metrics: Metrics = {

@@ -99,7 +99,8 @@ class _Feedforward(NoBonus, ABC):
         loss, error, metrics = self.loss(*_transitions(window), valid.flatten())
         with torch.no_grad():
             error = error.view(-1, window.a_tm1.shape[1])
-            self.scale.update(error, valid)
+            skipped = window.unpaid or 0  # no memory to warm up: None leaves nothing out
+            self.scale.update(error[skipped:], valid[skipped:])
             r_in = self._paid(error, window)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
@@ -232,7 +233,7 @@ def _features(sense: Sense, features: int) -> nn.Module:
     """From rows that are normalised already to features."""
     trunk: ImageTrunk | VectorTrunk
     if sense.image is not None:
-        trunk = ImageTrunk(sense.image, sense.beside, 1.0)
+        trunk = ImageTrunk(sense.image, sense.beside, 1.0, offset=0.0)
     else:
         trunk = VectorTrunk(sense.size, VECTOR_WIDTH, normalise=False)
     return nn.Sequential(trunk, nn.Linear(trunk.width, features))

@@ -81,12 +81,17 @@ class ImageTrunk(nn.Module):
     """
 
     def __init__(
-        self, image: tuple[int, int, int], beside: int, unit: float, axes: int = 1
+        self,
+        image: tuple[int, int, int],
+        beside: int,
+        unit: float,
+        axes: int = 1,
+        offset: float = 1.0,
     ) -> None:
         """``image``: channels, height, width; ``beside``: numbers that follow the image; pixels
-        enter as x / unit - 1; ``axes``: 2 if rows come as pictures."""
+        enter as x / unit - offset; ``axes``: 2 if rows come as pictures."""
         super().__init__()
-        self.axes = axes
+        self.axes, self.offset = axes, offset
         self.image, self.beside, self.unit = image, beside, unit
         side = min(image[1:])
         if side >= 36:
@@ -106,7 +111,7 @@ class ImageTrunk(nn.Module):
         """[B, C * H * W + beside] uint8, or [B, H, W] -> features [B, width]."""
         rows = rows.flatten(1)
         pixels = rows.shape[1] - self.beside
-        x = rows[:, :pixels].view(-1, *self.image).float() / self.unit - 1
+        x = rows[:, :pixels].view(-1, *self.image).float() / self.unit - self.offset
         y = self._convolved(x)
         return torch.cat([y, rows[:, pixels:].float()], 1) if self.beside else y
 

@@ -60,7 +60,7 @@ class LWMVectorReward(VectorWrapper):
         if self.mode == AutoresetMode.NEXT_STEP:
             real = ~self._ended  # the others were reset, whatever their action
         elif self.mode == AutoresetMode.SAME_STEP and ended.any():
-            reached = _with_final(obs, info["final_obs"], ended)
+            reached = _with_final(obs, _final(info, ended), ended)
         r_in = self.stream.step(self._obs, np.asarray(actions), reached, self._first, real)
         self._first = ended if self.mode == AutoresetMode.SAME_STEP else ~real
         self._ended, self._obs = ended, _copied(obs)
@@ -73,6 +73,18 @@ def _copied(obs: Any) -> Any:
     if isinstance(obs, dict):
         return {key: _copied(value) for key, value in obs.items()}
     return np.array(obs) if isinstance(obs, np.ndarray) else obs
+
+
+def _final(info: dict[str, Any], ended: NDArray[np.bool_]) -> Any:
+    """The final observations; ValueError if one is missing."""
+    final = info.get("final_obs")
+    arrays = isinstance(final, dict)  # of a Dict space: an array for each entry
+    if final is None or (not arrays and any(final[i] is None for i in np.flatnonzero(ended))):
+        raise ValueError(
+            "episodes ended: expected their final observations as info['final_obs'] (autoreset "
+            f"mode SAME_STEP), got {'None for one' if final is not None else sorted(info)}"
+        )
+    return final
 
 
 def _with_final(obs: Any, final: Any, ended: NDArray[np.bool_]) -> Any:

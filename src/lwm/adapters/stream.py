@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from lwm.bonus import Bonus
 from lwm.streams import generator
 
+CAPACITY = 50_000
+MEMORY = 2**30
+"""Bytes of observations that are held unless somebody asks for more."""
+
 
 class Stream:
     """The newest transitions of B environments, and a bonus that learns from them.
@@ -22,18 +26,24 @@ class Stream:
         self,
         bonus: Bonus,
         *,
-        capacity: int = 50_000,
+        capacity: int | None = None,
         every: int = 128,
         warmup: int = 1_000,
         batch: int = 16,
         length: int = 32,
     ) -> None:
-        """``capacity`` rows over all environments; one update per ``every`` transitions, on
-        ``batch`` windows of ``length`` transitions, once ``warmup`` transitions have been seen."""
-        lanes, rows = bonus.num_envs, capacity // bonus.num_envs
+        """``capacity`` rows over all environments (None: 50 000, or as many as a gigabyte holds,
+        but two windows of each environment); one update per ``every`` transitions, on
+        ``batch`` windows of ``length`` transitions, once ``warmup`` transitions have been seen.
+        Then the bonus settles, all at once: from there on it pays."""
+        lanes, sense = bonus.num_envs, bonus.sense
         for name, value in (("every", every), ("batch", batch), ("length", length)):
             if value < 1:
                 raise ValueError(f"expected {name} of at least 1, got {value}")
+        if capacity is None:
+            fit = MEMORY // (sense.size * sense.dtype.itemsize)
+            capacity = max(min(CAPACITY, fit), 2 * length * lanes)
+        rows = capacity // lanes
         if rows < 2 * length:
             raise ValueError(
                 f"expected a capacity of at least {2 * length * lanes} rows (twice a window of "
@@ -41,7 +51,6 @@ class Stream:
             )
         self.bonus, self.every, self.warmup = bonus, every, warmup
         self.batch, self.length = batch, length
-        sense = bonus.sense
         self._rows = np.zeros((rows, lanes, *sense.shape), sense.dtype)
         self._action = np.full((rows, lanes), int(bonus.action_space.start), np.int64)
         self._first = np.zeros((rows, lanes), np.bool_)
@@ -77,6 +86,8 @@ class Stream:
         self.transitions += len(taken)
         if self.transitions >= self.warmup:
             self._due += len(taken)
+            while bonus.settle and not bonus.settled and self._update():
+                pass
         while self._due >= self.every:
             self._due -= self.every
             self._update()
@@ -92,11 +103,12 @@ class Stream:
         self._first[at, lanes] = action is None
         self._count[lanes] += 1
 
-    def _update(self) -> None:
+    def _update(self) -> bool:
+        """One update, if there are rows enough; -> whether there were."""
         need = self.length + 1
         able = np.flatnonzero(self._count >= need)
         if not len(able):
-            return
+            return False
         lane = self._rng.choice(able, self.batch)
         held = np.minimum(self._count[lane], len(self._rows))
         start = self._count[lane] - held + self._rng.integers(held - need + 1)
@@ -104,3 +116,4 @@ class Stream:
         self.metrics = self.bonus.update_rows(
             self._rows[at, lane], self._action[at, lane][1:], self._first[at, lane]
         )
+        return True

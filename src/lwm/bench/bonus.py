@@ -99,7 +99,7 @@ def _iteration(envs: int, stream: dict[str, int] | None = None) -> Callable[[], 
 
     venv = _frames(envs)
     if stream is not None:
-        bonus = Bonus(venv.observation_space, venv.action_space, envs)
+        bonus = Bonus(venv.observation_space, venv.action_space, envs, settle=0)
         bonus.updates = 1  # it shall pay
         venv = LWMRewardWrapper(venv, bonus, stream=stream)
         _filled(venv, envs)
