@@ -154,7 +154,7 @@ def test_the_loss_takes_burn_in_along(burn_in: int) -> None:
     _, metrics = constant_bonus().learn(one_window(), burn_in)
     assert metrics["world_model/loss"] == pytest.approx((4 + 9 + 25) / 3)
     # Of the variance of z = 2, 3, 4, 5: more than 1 is worse than to predict the mean.
-    assert metrics["world_model/unexplained"] == pytest.approx((4 + 9 + 25) / 3 / (5 / 3))
+    assert metrics["world_model/unexplained"] == pytest.approx((4 + 9 + 25) / 3 / (5 / 4))
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,9 @@ class WorldModelBonus(ErrorBonus):
                 ),
                 "world_model/loss": loss.detach(),
                 "world_model/unexplained": (
-                    (error * valid).sum() / real / goal.flatten(0, 1).var(0).mean().clamp(min=1e-12)
+                    (error * valid).sum()
+                    / real
+                    / goal.flatten(0, 1).var(0, correction=0).mean().clamp(min=1e-12)
                 ),
                 "world_model/error_mean": self.moments.mean,
                 "world_model/error_std": self.moments.std,
