@@ -162,6 +162,22 @@ def test_interquartile_mean_over_sizes_by_hand(place: Path) -> None:
     assert "3×3: 2, 4×4: 2" in text
 
 
+def test_agents_are_compared_over_the_tasks_they_share() -> None:
+    groups = {
+        "all": {"a": [0.0, 0.0], "b": [1.0] * 6, "c": [9.0, 9.0]},
+        "two": {"a": [1.0, 1.0], "b": [1.0, 1.0]},
+        "one": {"c": [5.0]},
+    }
+    text = tables._aggregate(groups, "x.")
+    # Without c, and a and b alike although b has three times the seeds: 0.5, not 1.
+    assert re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", text)[4:] == [
+        *("all", "0.500", "[0.500, 0.500]", "a: 2, b: 6"),
+        *("two", "1.000", "[1.000, 1.000]", "a: 2, b: 2"),
+    ]
+    assert "all agents shown have: a, b;" in text and "for want of shared tasks: one." in text
+    assert tables._aggregate({"one": {"c": [5.0]}}, "x.") == ""
+
+
 def test_columns_to_compare_stand_behind_the_seeds() -> None:
     text = "| a | seeds | x | paper | blind DFS |\n|---|---|---|---|---|\n| r | 2 | 7 | -1 | -2 |"
     made = page.from_markdown(text, "c")
