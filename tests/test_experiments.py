@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lwm import experiments, files, runs, session
+from lwm.cli import main
 from lwm.config import load_preset
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import atari, limits, rows, runner, table1
@@ -38,6 +39,80 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, text: str) -> None:
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(BadInput):
         rows.read(path, COLUMNS)
+
+
+def test_cells_that_hold_numbers_are_checked_once(tmp_path: Path) -> None:
+    path, columns = tmp_path / "x.csv", ("seed", "score", "value")
+    for cells, wrong in (
+        ("0,-1.5e3,", ""),
+        ("0,1,2", ""),
+        ("0,abc,", "score 'abc' is not a number"),
+        ("0,nan,", "score 'nan' is not a number"),
+        ("0,,1", "score '' is not a number"),
+        ("0,1,x", "value 'x' is not a number"),
+        ("1.5,1,", "seed '1.5' is not a whole number"),
+        (",1,", "seed '' is not a whole number"),
+    ):
+        path.write_text(f"seed,score,value\n7,8,9\n{cells}\n")
+        if wrong:
+            with pytest.raises(BadInput, match=rf"x\.csv: line 3: {wrong}"):
+                rows.read(path, columns)
+        else:
+            assert len(rows.read(path, columns)) == 2
+    # A cell over two lines: the number is that of the file's line, not of the row.
+    path.write_text('seed,score,value\n7,8,"9\n"\n8,1,2\n')
+    with pytest.raises(BadInput, match=r"x\.csv: line 4: odd"):
+        rows.read(path, columns, lambda row: "odd" if row["seed"] == "8" else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "told"),
+    [
+        ("table1", {"score": "abc"}, "score 'abc' is not a number"),
+        ("table1", {"agent": "lvm"}, "unknown agent 'lvm'"),
+        ("table1", {"size": "3x3"}, "size '3x3' is not a whole number"),
+        ("table1", {"solved": ""}, "no share of solved"),
+        ("limits", {"score": ""}, "score '' is not a number"),
+        ("atari", {"frames": "1e6"}, "frames '1e6' is not a whole number"),
+        ("atari", {"agent": ""}, "unknown agent ''"),
+        ("minigrid", {"success": "yes"}, "success 'yes' is not a number"),
+        ("minigrid", {"agent": "nobody"}, "unknown agent 'nobody'"),
+        ("claims", {"claim": "z-score"}, "unknown claim 'z-score'"),
+        ("claims", {"value": "?"}, "value '?' is not a number"),
+        ("noisy-tv", {"bonus": "wms"}, "unknown bonus 'wms'"),
+        ("noisy-tv", {"command": "lwm train"}, "no --frames in the command 'lwm train'"),
+        ("figure3", {"scale": "big"}, "scale 'big' is not a number"),
+        ("figure3", {"scale": "7"}, "scale '7' is not a fraction in (0, 1]"),
+    ],
+)
+def test_a_damaged_row_is_one_line_that_names_it(
+    name: str,
+    cells: dict[str, str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = experiments.find(name)
+    good = rows.read(Path(rows.__file__).parents[3] / module.PATH, module.COLUMNS)[:1]
+    monkeypatch.chdir(tmp_path)
+    rows.write(module.PATH, module.COLUMNS, [*good, {**good[0], "seed": 9, **cells}])
+    for words in (["reproduce", name, "--show"], ["report"]):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert error == f"lwm: results/{name}.csv: line 3: {told}\n"
+    numbers = "is not a" in told and "fraction" not in told
+    # What is there is counted by columns that name a run: words may be wrong, numbers may not.
+    assert main(["reproduce", "--list"]) == (2 if numbers or name == "figure3" else 0)
+    assert capsys.readouterr().err.count("\n") <= 1
+
+
+def test_flags_and_settings_of_a_command() -> None:
+    assert rows.told("lwm train atari --seed 3 --frames 90 a.b=c=d") == {
+        "--seed": "3",
+        "loop.total_frames": "90",
+        "a.b": "c=d",
+    }
 
 
 def test_a_row_that_another_process_has_written_is_not_written_twice(tmp_path: Path) -> None:
@@ -152,6 +227,7 @@ def test_the_interval_over_seeds_is_students() -> None:
     # Mean -11, standard deviation 1, three seeds: 4.303 / sqrt(3) = 2.48.
     assert table1.interval(np.array([-10.0, -11.0, -12.0])) == "[-13.48, -8.52]"
     assert table1.interval(np.array([-10.0])) == "–"
+    assert table1.interval(np.array([-10.0, -11.0, -12.0]), 3) == "[-13.484, -8.516]"
 
 
 def test_unknown_ids_and_useless_options_are_refused() -> None:
@@ -188,7 +264,7 @@ def test_scaled_runs_are_other_runs() -> None:
     assert table1.scaled(None) == table1.scaled(1.0) == table1.plan()
     # Half a percent of 50M emulator frames at 4 frames a step.
     job = atari.plan(0.005)[0][0].job(0)
-    assert job.config.loop.total_frames == 62_500 and "--frames 62500" in job.command
+    assert job.config.loop.total_frames == 62_500 and "loop.total_frames=62500" in job.command
     assert job.id != atari.plan()[0][0].job(0).id
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from lwm import runs
 from lwm.config import Config, load_preset
-from lwm.errors import BadInput, RunFailed
+from lwm.errors import RunFailed
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
@@ -177,10 +177,13 @@ def config_of(row: Mapping[str, str]) -> Config:
 
 def _steps(row: Mapping[str, str]) -> int:
     """Agent steps that a row's command asks for: its run ends with a cycle, some steps later."""
-    told = row["command"].partition("--frames ")[2].split()
-    if not told or not told[0].isdigit():
-        raise BadInput(f"{PATH}: no --frames in the command {row['command']!r}")
-    return int(told[0])
+    return int(rows.told(row["command"])["loop.total_frames"])
+
+
+def _fault(row: Mapping[str, str]) -> str:
+    steps = rows.told(row["command"]).get("loop.total_frames", "")
+    bad = "" if steps.isdigit() else f"no --frames in the command {row['command']!r}"
+    return rows.unknown(row, "bonus", BONUSES) or bad
 
 
 def status() -> str:
@@ -213,7 +216,7 @@ Group = tuple[str, str, int, str, int]
 def grouped() -> dict[Group, list[dict[str, str]]]:
     """The rows of each (env, policy, steps, bonus, embedding), in the order of the table."""
     found: dict[Group, list[dict[str, str]]] = {}
-    for row in rows.read(PATH, COLUMNS):
+    for row in rows.read(PATH, COLUMNS, _fault):
         key = (row["env"], row["policy"], _steps(row), row["bonus"], int(row["embedding"]))
         found.setdefault(key, []).append(row)
     order = list(BONUSES)

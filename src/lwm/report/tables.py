@@ -11,6 +11,7 @@ import numpy as np
 from lwm import experiments
 from lwm.errors import BadInput
 from lwm.experiments import atari, limits, rows, table1
+from lwm.experiments.options import PAPER_ATARI_FRAMES
 from lwm.report import page
 from lwm.statistics import interquartile_mean, stratified_bootstrap, task_weights
 
@@ -81,7 +82,7 @@ def over_tasks() -> str:
     parts = []
     known = limits.table()
     maze: dict[str, dict[str, list[float]]] = {}
-    for row in rows.read(table1.PATH, table1.COLUMNS):
+    for row in table1.read():
         size = int(row["size"])
         low, high = known.get((size, "random")), known.get((size, "blind-dfs"))
         if row["variant"] or low is None or high is None:
@@ -92,11 +93,12 @@ def over_tasks() -> str:
     parts.append(_aggregate(maze, "Labyrinth: 0 is a random walk, 1 a blind depth-first walk with "
                                   "perfect memory (a better player passes 1)."))  # fmt: skip
     games: dict[str, dict[str, list[float]]] = {}
-    for row in rows.read(atari.PATH, atari.COLUMNS):
+    for row in rows.read(atari.PATH, atari.COLUMNS, atari.fault):
         if row["game"] in atari.RANDOM_HUMAN:
             low, high = atari.RANDOM_HUMAN[row["game"]]
             share = (float(row["score"]) - low) / (high - low)
-            agent = f"{row['agent']}, {row['preset']}, {int(row['frames']) / 1e6:.1f}M frames"
+            frames = atari.scale_of(row) * PAPER_ATARI_FRAMES / 1e6
+            agent = f"{row['agent']}, {atari.preset_of(row)}, {frames:g}M frames"
             games.setdefault(agent, {}).setdefault(row["game"], []).append(share)
     parts.append(_aggregate(games, "Atari: 0 is a random player, 1 a human."))
     return "".join(parts)
