@@ -211,6 +211,26 @@ def test_curves_are_drawn_with_better_above(place: Path) -> None:
     assert "paper, lwm: −10.8" in text and "blind depth-first walk: −11" in text
 
 
+def test_a_gymnasium_run_is_no_labyrinth_and_other_settings_are_told(place: Path) -> None:
+    found = []
+    for name, changes in (("x", {}), ("y", {"dqn.gamma": 0.5})):
+        config = load_preset("debug", {"gym.env": "CartPole-v1", **changes}, "gym")
+        with RunWriter.create(place / "runs" / name, to_dict(config), {}) as writer:
+            writer.log({"kind": "train", "frames": 100, "episode/return": 9.0})
+            writer.log({"kind": "train", "frames": 200, "episode/return": 20.0})
+        found.append(place / "runs" / name)
+    text = curves.charts(found)
+    assert "<h3>CartPole-v1: return over agent steps</h3>" in text
+    assert "labyrinth" not in text and "paper" not in text and "blind" not in text
+    labels = re.findall(r"</i>(.*?) <span", text)
+    assert labels == ["lwm, debug, seed 0", "lwm, debug, dqn.gamma=0.5, seed 0"]
+
+
+def test_returns_while_training_are_not_said_to_be_below_the_scores(place: Path) -> None:
+    text = curves.charts([place / "runs/a&b"])
+    assert "may lie above or below the scores" in text and "so below" not in text
+
+
 def test_damaged_rows_are_one_line(place: Path) -> None:
     (place / "results/other.json").write_text("{broken")
     with pytest.raises(BadInput, match=r"other\.json"):
