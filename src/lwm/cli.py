@@ -97,7 +97,9 @@ def _parser() -> argparse.ArgumentParser:
 
     p = sub.add_parser("evaluate", help="score a finished or running run on test seeds")
     p.add_argument("run", type=Path, metavar="DIR")
-    p.add_argument("--episodes", type=_count, help="default: as in its config")
+    p.add_argument(
+        "--episodes", type=_count, help="default: as in its config; others are only printed"
+    )
     p.add_argument("--device", help="auto, cpu or cuda; default: as in its config")
     p.add_argument("--record", type=_count, metavar="N", help="also record N episodes in DIR")
     p.set_defaults(call=commands.evaluate)

@@ -77,7 +77,9 @@ def _points(axes: Any, scored: Sequence[Mapping[str, Any]], colour: str, label: 
     if not scored:
         return
     x, y = [r["frames"] for r in scored], [-r["score"] for r in scored]
-    bars = np.array([[r["high"] - r["score"], r["score"] - r["low"]] for r in scored]).T
+    # One episode has no interval.
+    ends = [[r["score"] if r[e] is None else r[e] for e in ("high", "low")] for r in scored]
+    bars = np.abs(np.array(ends) + np.array(y)[:, None]).T
     axes.errorbar(x, y, bars, color=colour, fmt="o", ms=4, elinewidth=1, label=label)
     under = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center", "fontsize": 9}
     axes.annotate(_minus(-y[-1]), (x[-1], y[-1]), **under)
