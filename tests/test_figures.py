@@ -238,6 +238,14 @@ def test_figure5_without_runs_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         figure5.main(Options())
 
 
+@pytest.mark.parametrize("name", ["table1", "atari", "table2", "limits", "claims", "figure3"])
+def test_a_place_for_pictures_is_refused_where_there_are_none(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", name, "--show", "--out", "docs"]) == 2
+    assert f"{name} does not take --out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flags", [["--only", "x"], ["--jobs", "2"], ["--show"], ["--runs", "."]])
 def test_flags_without_meaning_are_refused(
     flags: list[str], capsys: pytest.CaptureFixture[str]

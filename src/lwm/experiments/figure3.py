@@ -60,6 +60,8 @@ def main(options: Options) -> int:
     """Run the parts that are missing (unless ``show``), then print the table and draw."""
     options.allow("figure3", "only", "seeds", "jobs", "show", "scale", "trajectory")
     size = 1.0 if options.scale is None else options.scale
+    if options.show and options.scale is None:
+        size = float(_largest_scale() or max((r["scale"] for r in _read()), key=float, default=1))
     parts = _chosen(options.only, options.seeds)
     given = options.trajectory
     script = scripts.read(given or scripts.COMMITTED)

@@ -113,18 +113,18 @@ def grouped(curves: Sequence[Curve]) -> dict[tuple[str, str, str], list[Curve]]:
 
 def status() -> str:
     """Whether the picture is there."""
-    path = Options().out / "figure5.png"
+    path = Options().pictures / "figure5.png"
     return str(path) if path.is_file() else "not drawn yet"
 
 
 def main(options: Options) -> int:
     """Read, draw, and say when Montezuma's 2500 was reached."""
-    options.allow("figure5", "scale", "runs")
+    options.allow("figure5", "scale", "out", "runs")
     curves = collect(options)
     groups = grouped(curves)
     from lwm.plots import dynamics
 
-    out = options.out / "figure5.png"
+    out = options.pictures / "figure5.png"
     drawn = {key: (band(group), len(group)) for key, group in groups.items()}
     try:
         dynamics.bands(drawn, out)
