@@ -14,7 +14,7 @@ import pytest
 
 from lwm import experiments, files, runs, session
 from lwm.cli import main
-from lwm.config import load_preset
+from lwm.config import difference, get, load_preset
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import atari, limits, rows, runner, table1
 from lwm.experiments.options import Options
@@ -219,6 +219,48 @@ def test_every_planned_run_has_its_own_id_and_a_config_that_its_command_gives() 
     first = table1.plan()[0][0].job(0)
     assert first.command == "lwm train labyrinth --size 3 --agent lwm --preset paper --seed 0"
     assert first.config == load_preset("paper", {"env.size": 3, "agent": "lwm", "seed": 0})
+
+
+def test_what_best_changes_is_taken_back_in_the_plan() -> None:
+    paper, best = load_preset("paper"), load_preset("best", {"env.size": 4, "agent": "lwm"})
+    planned = [s for s, _ in table1.plan() if (s.size, s.preset) == (4, "best")]
+    back: set[str] = set()
+    for changed in (difference(s.job(0).config, best) for s in planned):
+        back |= {key for key, (_, new) in changed.items() if new == get(paper, key)}
+    # Left: what means nothing alone (shares of schedules, a window's length), and the number of
+    # updates, which is halved by 32 actors instead.
+    together = {"env.early_share", "replay.unroll", "replay.burn_in", "dqn.anneal_share",
+                "intrinsic.fade_from", "loop.actors", "loop.cycles_per_update"}  # fmt: skip
+    assert set(difference(best, paper)) - back == together | {"preset", "env.size"}
+
+
+def test_the_limits_beside_our_scores_are_named_by_their_epsilon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"size": 3, "agent": "lwm", "variant": "", "preset": "paper", "seed": 0, "frames": 1}
+    row |= {"episodes": 4096, "score": -11.0, "score128": -11.0, "solved": 1.0, "command": "x"}
+    source = {"commit": "c", "machine": "m"}
+    rows.append(table1.PATH, table1.COLUMNS, {**row, "median_solved": None, **source})
+    for player, score in (("bayes-optimal", -10.6), ("bayes-optimal-eps0.01", -10.7),
+                          ("blind-dfs", -11.7)):  # fmt: skip
+        limit = {"size": 3, "player": player, "episodes": 9, "score": score, "command": "y"}
+        rows.append(limits.PATH, limits.COLUMNS, {**limit, "standard_error": 0.0, **source})
+    head, _, line = table1.markdown().splitlines()
+    assert head.endswith("| paper | Bayes-optimal, ε = 0.01 | blind DFS, ε = 0 |")
+    assert line.endswith("| -10.8 | -10.7 | -11.7 |")
+
+
+def test_costs_are_told_alike() -> None:
+    page = (Path(rows.__file__).parents[3] / "docs/experiments.md").read_text(encoding="utf-8")
+    for name, cost in (
+        ("minigrid", "25 to 30 minutes a run on one core"),
+        ("noisy-tv", "not measured as a whole"),
+    ):
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {name} |"))
+        runs_planned = len(experiments.find(name).plan())
+        for told in (line, experiments.REGISTRY[name].here):
+            assert cost in told and str(runs_planned) in told
 
 
 def test_the_interval_over_seeds_is_students() -> None:

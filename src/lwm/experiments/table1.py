@@ -35,7 +35,8 @@ PAPER = {
     (4, "mbie-eb", ""): -1000.0,
     (3, "lwm-ff", ""): -969.0,
 }
-"""(size, agent, variant) -> the paper's score.  Ours of MBIE-EB is the best of its three betas."""
+"""(size, agent, variant) -> the paper's score.  Of MBIE-EB we report every beta: the paper's score
+stands beside each, and none is chosen by its test score."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,9 @@ _WITHOUT = (
     "env.early_steps_per_room=0",
     "intrinsic.final_beta=-1",
     "dqn.final_learning_rate=0",
+    "dqn.average=0",
+    "world_model.clip_norm=0",
+    "world_model.pretrain_iterations=1000 world_model.pretrain_rows=100",
 )
 
 
@@ -189,7 +193,8 @@ def markdown() -> str:
     known = limits.table()
     lines = [
         "| size | agent | preset | variant | ours, 4,096 episodes | 95 % interval | seeds | "
-        "128 episodes | solved | median of solved | paper | Bayes-optimal | blind DFS |",
+        "128 episodes | solved | median of solved | paper | Bayes-optimal, ε = 0.01 | "
+        "blind DFS, ε = 0 |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for key in sorted(found, key=_order):
@@ -209,7 +214,7 @@ def markdown() -> str:
             f"{np.mean([float(r['solved']) for r in group]):.2%}",
             f"{np.median(medians):.0f}" if medians else "–",
             _number(PAPER.get((size, agent, ""))),
-            _number(known.get((size, "bayes-optimal"))),
+            _number(known.get((size, "bayes-optimal-eps0.01"))),
             _number(known.get((size, "blind-dfs"))),
         ]
         lines.append("| " + " | ".join(cells) + " |")
