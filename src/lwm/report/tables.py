@@ -38,8 +38,8 @@ def results() -> str:
         return f"<p>No rows under {rows.RESULTS}/ yet: run <code>lwm reproduce</code>.</p>"
     note = (
         "<p>Intervals are 95 % intervals of the mean over seeds (Student's t); a row of one seed "
-        "has none. Of few seeds with skewed scores they can reach values that no score has. “–”: not "
-        "measured, or not given in the paper.</p>"
+        "has none. Of few seeds with skewed scores they can reach values that no score has. "
+        "“–”: not measured, or not given in the paper.</p>"
     )
     return note + "".join(parts)
 
