@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -185,7 +184,8 @@ def main(options: Options) -> int:
 def markdown() -> str:
     """The table from the rows: mean over seeds, and the difference to the claim's first variant."""
     groups: dict[tuple[str, str, float], dict[str, dict[int, float]]] = {}
-    found = rows.grouped(PATH, rows.read(PATH, COLUMNS, _fault), _key)
+    made_by = {(claim, name): s.change for s, _ in plan() for claim, name in s.variants}
+    found = rows.grouped(PATH, rows.read(PATH, COLUMNS, _fault), lambda row: _key(row, made_by))
     for (claim, env, scale, variant), group in found.items():
         values = {int(row["seed"]): float(row["value"]) for row in group if row["value"]}
         groups.setdefault((claim, env, scale), {})[variant] = values
@@ -210,9 +210,14 @@ def _fault(row: Mapping[str, str]) -> str:
     return "" if letter in FIRST else f"unknown claim {row['claim']!r}"
 
 
-def _key(row: Mapping[str, str]) -> tuple[str, str, float, str]:
-    """Claim, environment with what the run's command sets beside the variant, scale, variant."""
-    switch = _switches().get((row["claim"].partition("-")[0], row["variant"]), "")
+def _key(
+    row: Mapping[str, str], made_by: Mapping[tuple[str, str], str]
+) -> tuple[str, str, float, str]:
+    """Claim, environment with what the run's command sets beside the variant, scale, variant.
+
+    ``made_by``: (claim, variant) -> the setting that makes it.
+    """
+    switch = made_by.get((row["claim"].partition("-")[0], row["variant"]), "")
     told = rows.told(row["command"])
     steps = told.pop("loop.total_frames", None)
     further = (f"{key}={value}" for key, value in told.items() if not key.startswith("--"))
@@ -222,12 +227,6 @@ def _key(row: Mapping[str, str]) -> tuple[str, str, float, str]:
         return row["claim"], env, atari.scale_of({**row, **preset}), row["variant"]
     asked = int(steps) if steps is not None and steps.isdigit() else int(row["frames"])
     return row["claim"], env, asked / PAPER_LABYRINTH_FRAMES, row["variant"]
-
-
-@functools.cache
-def _switches() -> dict[tuple[str, str], str]:
-    """(claim, variant) -> the setting that makes it."""
-    return {(claim, name): s.change for s, _ in plan() for claim, name in s.variants}
 
 
 def _mean(values: list[float]) -> list[str]:
