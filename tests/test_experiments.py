@@ -246,6 +246,11 @@ def test_the_limits_beside_our_scores_are_named_by_their_epsilon(
                           ("blind-dfs", -11.7)):  # fmt: skip
         limit = {"size": 3, "player": player, "episodes": 9, "score": score, "command": "y"}
         rows.append(limits.PATH, limits.COLUMNS, {**limit, "standard_error": 0.0, **source})
+    marks = "<!-- table1: written by `lwm reproduce table1` -->\n", "<!-- /table1 -->"
+    (tmp_path / "README.md").write_text("a {}old\n{} z".format(*marks), encoding="utf-8")
+    assert main(["reproduce", "table1", "--show"]) == 0  # runs nothing, writes the table anew
+    made = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert made == f"a {marks[0]}{table1.markdown()}\n{marks[1]} z"
     head, _, line = table1.markdown().splitlines()
     assert head.endswith("| paper | Bayes-optimal, ε = 0.01 | blind DFS, ε = 0 |")
     assert line.endswith("| -10.8 | -10.7 | -11.7 |")
