@@ -252,25 +252,43 @@ def test_end_to_end(
     assert all(1000 <= int(row["frames"]) < 1010 for row in found)
     scores = {row["value"] for row in found if row["claim"].endswith("score")}
     assert len(scores) == 1  # one run stands for what three claims are compared with
-    assert "| b | auc | labyrinth-4x4 | 0.001 | recurrent |" in page.read_text()
+    cut = "evaluation.episodes=102, loop.warmup_frames=808, world_model.pretrain_iterations=25"
+    assert f"| b | auc | labyrinth-4x4, {cut} | 0.001 | recurrent |" in page.read_text()
     before = claims.PATH.read_bytes()
     assert claims.main(options) == 0
     assert claims.PATH.read_bytes() == before
     assert "started" not in capsys.readouterr().out
 
 
+def add(variant: str, seed: int, value: float, settings: str) -> None:
+    command = f"lwm train labyrinth --size 4 --agent lwm --preset paper --seed {seed} {settings}"
+    row = {"claim": "a-score", "variant": variant, "seed": seed, "value": value}
+    row |= {"env": claims.LABYRINTH, "frames": 300_404, "commit": "c", "machine": "m"}
+    rows.append(claims.PATH, claims.COLUMNS, {**row, "command": command})
+
+
 def test_the_table_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "PATH", tmp_path / "claims.csv")
-    common = {"env": claims.LABYRINTH, "frames": 300_004, "commit": "c", "command": "x"}
+    plain, stored = "loop.total_frames=300000", "intrinsic.stored_bonus=true"
     for seed, (one, two) in enumerate([(-20.0, -30.0), (-22.0, -34.0)]):
-        for variant, value in (("stored", two), ("recomputed", one)):
-            row = {"claim": "a-score", "variant": variant, "seed": seed, "value": value}
-            rows.append(claims.PATH, claims.COLUMNS, {**common, **row, "machine": "m"})
+        add("stored", seed, two, f"{plain} {stored}")
+        add("recomputed", seed, one, plain)
     first, second = claims.markdown().splitlines()[2:]
     assert first.startswith("| a | score | labyrinth-4x4 | 0.3 | recomputed | -21.000 |")
     assert first.endswith("| 2 | – | – |")
     # Differences of -10 and -12: mean -11, half width 12.706 * sqrt(2) / sqrt(2).
-    assert second.endswith("| 2 | -11.000 | [-23.71, 1.71] |")
+    assert second.endswith("| 2 | -11.000 | [-23.706, 1.706] |")
+    # Another budget and another setting are other rows, each with its own to compare with.
+    add("recomputed", 0, -1.0, "loop.total_frames=300400")
+    add("stored", 0, -5.0, f"{plain} {stored} dqn.gamma=0.5")
+    found = claims.markdown().splitlines()[2:]
+    assert len(found) == 4 and found[0] == first and found[1] == second
+    assert found[2].startswith("| a | score | labyrinth-4x4 | 0.3004 | recomputed | -1.000 |")
+    assert found[3].startswith("| a | score | labyrinth-4x4, dqn.gamma=0.5 | 0.3 | stored |")
+    assert found[3].endswith("| – | 1 | – | – |")
+    add("recomputed", 1, -9.0, plain)
+    with pytest.raises(BadInput, match="two rows of one run and seed: lwm train labyrinth"):
+        claims.markdown()
 
 
 @pytest.mark.parametrize("agent", ["lwm", "lwm-rf"])

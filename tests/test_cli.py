@@ -309,13 +309,20 @@ def test_train_evaluate_record(
     assert main(["evaluate", str(path)]) == 0
     assert capsys.readouterr().out.splitlines() == [score]
     assert runs.read_evaluation(path) == trained_score
+    assert main(["evaluate", str(path), "--episodes", "1"]) == 0
+    shown = capsys.readouterr().out.splitlines()[0]
+    assert " over 1 episodes " in shown and "[" not in shown
+    (path / "evaluation.json").unlink()
+    assert main(["evaluate", str(path), "--episodes", "8"]) == 0
+    assert runs.read_evaluation(path) == trained_score and capsys.readouterr().out == score + "\n"
     before = tree(path / "checkpoints")
     for _ in range(2):  # recording again replaces
         assert main(["evaluate", str(path), "--episodes", "5", "--record", "2"]) == 0
         shown = capsys.readouterr().out.splitlines()
         assert " over 5 episodes " in shown[0]
-        assert shown[1] == f"recorded 2 episodes in {path / 'episodes'}"
-        assert runs.read_evaluation(path)["episodes"] == 5
+        assert shown[1] == "not written: the run's own score is over 8 episodes"
+        assert shown[2] == f"recorded 2 episodes in {path / 'episodes'}"
+        assert runs.read_evaluation(path) == trained_score
         assert len(list((path / "episodes").iterdir())) == 2
     assert tree(path / "checkpoints") == before
     assert runs.read_status(path)["state"] == "finished"

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from lwm import experiments, files, runs, session
-from lwm.config import load_preset
+from lwm.cli import main
+from lwm.config import difference, get, load_preset
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import atari, limits, rows, runner, table1
 from lwm.experiments.options import Options
@@ -38,6 +39,80 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, text: str) -> None:
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(BadInput):
         rows.read(path, COLUMNS)
+
+
+def test_cells_that_hold_numbers_are_checked_once(tmp_path: Path) -> None:
+    path, columns = tmp_path / "x.csv", ("seed", "score", "value")
+    for cells, wrong in (
+        ("0,-1.5e3,", ""),
+        ("0,1,2", ""),
+        ("0,abc,", "score 'abc' is not a number"),
+        ("0,nan,", "score 'nan' is not a number"),
+        ("0,,1", "score '' is not a number"),
+        ("0,1,x", "value 'x' is not a number"),
+        ("1.5,1,", "seed '1.5' is not a whole number"),
+        (",1,", "seed '' is not a whole number"),
+    ):
+        path.write_text(f"seed,score,value\n7,8,9\n{cells}\n")
+        if wrong:
+            with pytest.raises(BadInput, match=rf"x\.csv: line 3: {wrong}"):
+                rows.read(path, columns)
+        else:
+            assert len(rows.read(path, columns)) == 2
+    # A cell over two lines: the number is that of the file's line, not of the row.
+    path.write_text('seed,score,value\n7,8,"9\n"\n8,1,2\n')
+    with pytest.raises(BadInput, match=r"x\.csv: line 4: odd"):
+        rows.read(path, columns, lambda row: "odd" if row["seed"] == "8" else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "told"),
+    [
+        ("table1", {"score": "abc"}, "score 'abc' is not a number"),
+        ("table1", {"agent": "lvm"}, "unknown agent 'lvm'"),
+        ("table1", {"size": "3x3"}, "size '3x3' is not a whole number"),
+        ("table1", {"solved": ""}, "no share of solved"),
+        ("limits", {"score": ""}, "score '' is not a number"),
+        ("atari", {"frames": "1e6"}, "frames '1e6' is not a whole number"),
+        ("atari", {"agent": ""}, "unknown agent ''"),
+        ("minigrid", {"success": "yes"}, "success 'yes' is not a number"),
+        ("minigrid", {"agent": "nobody"}, "unknown agent 'nobody'"),
+        ("claims", {"claim": "z-score"}, "unknown claim 'z-score'"),
+        ("claims", {"value": "?"}, "value '?' is not a number"),
+        ("noisy-tv", {"bonus": "wms"}, "unknown bonus 'wms'"),
+        ("noisy-tv", {"command": "lwm train"}, "no --frames in the command 'lwm train'"),
+        ("figure3", {"scale": "big"}, "scale 'big' is not a number"),
+        ("figure3", {"scale": "7"}, "scale '7' is not a fraction in (0, 1]"),
+    ],
+)
+def test_a_damaged_row_is_one_line_that_names_it(
+    name: str,
+    cells: dict[str, str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = experiments.find(name)
+    good = rows.read(Path(rows.__file__).parents[3] / module.PATH, module.COLUMNS)[:1]
+    monkeypatch.chdir(tmp_path)
+    rows.write(module.PATH, module.COLUMNS, [*good, {**good[0], "seed": 9, **cells}])
+    for words in (["reproduce", name, "--show"], ["report"]):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert error == f"lwm: results/{name}.csv: line 3: {told}\n"
+    numbers = "is not a" in told and "fraction" not in told
+    # What is there is counted by columns that name a run: words may be wrong, numbers may not.
+    assert main(["reproduce", "--list"]) == (2 if numbers or name == "figure3" else 0)
+    assert capsys.readouterr().err.count("\n") <= 1
+
+
+def test_flags_and_settings_of_a_command() -> None:
+    assert rows.told("lwm train atari --seed 3 --frames 90 a.b=c=d") == {
+        "--seed": "3",
+        "loop.total_frames": "90",
+        "a.b": "c=d",
+    }
 
 
 def test_a_row_that_another_process_has_written_is_not_written_twice(tmp_path: Path) -> None:
@@ -146,12 +221,60 @@ def test_every_planned_run_has_its_own_id_and_a_config_that_its_command_gives() 
     assert first.config == load_preset("paper", {"env.size": 3, "agent": "lwm", "seed": 0})
 
 
+def test_what_best_changes_is_taken_back_in_the_plan() -> None:
+    paper, best = load_preset("paper"), load_preset("best", {"env.size": 4, "agent": "lwm"})
+    planned = [s for s, _ in table1.plan() if (s.size, s.preset) == (4, "best")]
+    back: set[str] = set()
+    for changed in (difference(s.job(0).config, best) for s in planned):
+        back |= {key for key, (_, new) in changed.items() if new == get(paper, key)}
+    # Left: what means nothing alone (shares of schedules, a window's length), and the number of
+    # updates, which is halved by 32 actors instead.
+    together = {"env.early_share", "replay.unroll", "replay.burn_in", "dqn.anneal_share",
+                "intrinsic.fade_from", "loop.actors", "loop.cycles_per_update"}  # fmt: skip
+    assert set(difference(best, paper)) - back == together | {"preset", "env.size"}
+
+
+def test_the_limits_beside_our_scores_are_named_by_their_epsilon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"size": 3, "agent": "lwm", "variant": "", "preset": "paper", "seed": 0, "frames": 1}
+    row |= {"episodes": 4096, "score": -11.0, "score128": -11.0, "solved": 1.0, "command": "x"}
+    source = {"commit": "c", "machine": "m"}
+    rows.append(table1.PATH, table1.COLUMNS, {**row, "median_solved": None, **source})
+    for player, score in (("bayes-optimal", -10.6), ("bayes-optimal-eps0.01", -10.7),
+                          ("blind-dfs", -11.7)):  # fmt: skip
+        limit = {"size": 3, "player": player, "episodes": 9, "score": score, "command": "y"}
+        rows.append(limits.PATH, limits.COLUMNS, {**limit, "standard_error": 0.0, **source})
+    marks = "<!-- table1: written by `lwm reproduce table1` -->\n", "<!-- /table1 -->"
+    (tmp_path / "README.md").write_text("a {}old\n{} z".format(*marks), encoding="utf-8")
+    assert main(["reproduce", "table1", "--show"]) == 0  # runs nothing, writes the table anew
+    made = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert made == f"a {marks[0]}{table1.markdown()}\n{marks[1]} z"
+    head, _, line = table1.markdown().splitlines()
+    assert head.endswith("| paper | Bayes-optimal, ε = 0.01 | blind DFS, ε = 0 |")
+    assert line.endswith("| -10.8 | -10.7 | -11.7 |")
+
+
+def test_costs_are_told_alike() -> None:
+    page = (Path(rows.__file__).parents[3] / "docs/experiments.md").read_text(encoding="utf-8")
+    for name, cost in (
+        ("minigrid", "25 to 30 minutes a run on one core"),
+        ("noisy-tv", "not measured as a whole"),
+    ):
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {name} |"))
+        runs_planned = len(experiments.find(name).plan())
+        for told in (line, experiments.REGISTRY[name].here):
+            assert cost in told and str(runs_planned) in told
+
+
 def test_the_interval_over_seeds_is_students() -> None:
     import numpy as np
 
     # Mean -11, standard deviation 1, three seeds: 4.303 / sqrt(3) = 2.48.
     assert table1.interval(np.array([-10.0, -11.0, -12.0])) == "[-13.48, -8.52]"
     assert table1.interval(np.array([-10.0])) == "–"
+    assert table1.interval(np.array([-10.0, -11.0, -12.0]), 3) == "[-13.484, -8.516]"
 
 
 def test_unknown_ids_and_useless_options_are_refused() -> None:
@@ -188,7 +311,7 @@ def test_scaled_runs_are_other_runs() -> None:
     assert table1.scaled(None) == table1.scaled(1.0) == table1.plan()
     # Half a percent of 50M emulator frames at 4 frames a step.
     job = atari.plan(0.005)[0][0].job(0)
-    assert job.config.loop.total_frames == 62_500 and "--frames 62500" in job.command
+    assert job.config.loop.total_frames == 62_500 and "loop.total_frames=62500" in job.command
     assert job.id != atari.plan()[0][0].job(0).id
 
 

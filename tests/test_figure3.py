@@ -272,6 +272,26 @@ def test_the_page_shows_the_largest_whole_scale() -> None:
     assert figure3.PAGE.read_text() == shown
 
 
+@pytest.mark.usefixtures("fake")
+def test_shown_without_a_scale_is_the_largest_that_has_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    figure3.main(Options(show=True))
+    assert "scale 1: 400,000 of" in capsys.readouterr().out
+    figure3.main(Options(only=["wmse"], seeds=1, jobs=1, scale=0.4))
+    capsys.readouterr()
+    figure3.main(Options(show=True))  # a part of a scale is better than none
+    assert "scale 0.4: 160,000 of" in capsys.readouterr().out
+    figure3.main(Options(seeds=1, jobs=1, scale=0.2))
+    capsys.readouterr()
+    figure3.main(Options(show=True))
+    shown = capsys.readouterr().out
+    assert "scale 0.2: 80,000 of" in shown
+    assert "| rank correlation with time, lags 1–64 | 0.000 | 1.000 | 2.000 | 3.000 |" in shown
+    figure3.main(Options(show=True, scale=0.4))
+    assert "scale 0.4: 160,000 of" in capsys.readouterr().out
+
+
 def test_a_missing_extra_is_told_before_anything_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure3, "find_spec", lambda name: None if name == "sklearn" else name)
     with pytest.raises(BadInput, match=r"pip install 'lwm\[figures\]'"):

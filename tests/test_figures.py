@@ -13,7 +13,7 @@ from PIL import Image
 from lwm.cli import main
 from lwm.config import load_preset, to_dict
 from lwm.errors import BadInput, RunFailed
-from lwm.experiments import figure1, figure2, figure4, figure5
+from lwm.experiments import campaign, figure1, figure2, figure4, figure5
 from lwm.experiments.options import Options
 from lwm.runs import RunWriter
 
@@ -128,8 +128,14 @@ def test_figure1_plays_real_frames() -> None:
     assert len({frame.tobytes() for frame in frames}) > 3
 
 
-def atari_run(path: Path, seed: int, rows: list[dict[str, Any]], game: str = "freeway") -> Path:
-    config = load_preset("debug", {"atari.game": game, "seed": seed}, "atari")
+def atari_run(
+    path: Path,
+    seed: int,
+    rows: list[dict[str, Any]],
+    game: str = "freeway",
+    changes: dict[str, Any] | None = None,
+) -> Path:
+    config = load_preset("debug", {"atari.game": game, "seed": seed, **(changes or {})}, "atari")
     with RunWriter.create(path, to_dict(config), {}) as writer:
         for row in rows:
             writer.log({"kind": "train", **row})
@@ -149,6 +155,41 @@ def test_figure5_draws_the_last_actor_where_it_is_told(tmp_path: Path) -> None:
     assert figure5.read(atari_run(tmp_path / "c", 2, [{"frames": 10}])) is None
     cut = figure5.read(tmp_path / "a", limit=50)
     assert cut is not None and cut.frames.tolist() == [40]
+
+
+def test_seeds_of_other_settings_are_another_line(tmp_path: Path) -> None:
+    told = [{"frames": 10, "episode/return": 1.0}]
+    runs = [
+        atari_run(tmp_path / "a", 0, told),
+        atari_run(tmp_path / "b", 1, told),
+        atari_run(tmp_path / "c", 1, told, changes={"atari.tv": True, "dqn.gamma": 0.5}),
+        atari_run(tmp_path / "d", 1, told, changes={"intrinsic.beta": 0.5}),
+    ]
+    curves = [c for c in map(figure5.read, runs) if c is not None]
+    found = figure5.grouped(curves)
+    # Freeway's own beta of 0.01 belongs to the preset.
+    assert {agent: [c.seed for c in group] for (_, agent, _), group in found.items()} == {
+        "lwm, debug": [0, 1],
+        "lwm, debug, atari.tv=True, dqn.gamma=0.5": [1],
+        "lwm, debug, intrinsic.beta=0.5": [1],
+    }
+    again = figure5.read(atari_run(tmp_path / "e", 1, told))
+    assert again is not None
+    with pytest.raises(BadInput, match=r"/b and \S+/e are both seed 1 of freeway \(lwm, debug\)"):
+        figure5.grouped([*curves, again])
+
+
+def test_what_differs_from_a_preset() -> None:
+    # The size decides what preset best is, so that only the change is one.
+    config = to_dict(load_preset("best", {"env.size": 5, "dqn.gamma": 0.5, "seed": 3}))
+    assert campaign.changed(config) == ["dqn.gamma=0.5"]
+    assert campaign.label(config) == "lwm, best, dqn.gamma=0.5"
+    # A run of an older version: a setting that is no more is told, one that was not yet is not.
+    del config["dqn"]["gamma"]
+    config["dqn"]["old"] = 1
+    assert campaign.changed(config) == ["dqn.old=1"]
+    gone = to_dict(load_preset("paper", {"dqn.gamma": 0.5})) | {"preset": "gone"}
+    assert campaign.label(gone) == "lwm, gone, dqn.gamma=0.5"
 
 
 def curve(frames: list[float], returns: list[float]) -> figure5.Curve:
@@ -195,6 +236,14 @@ def test_figure5_without_runs_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "runs").mkdir()
     with pytest.raises(RunFailed, match="no run of Atari"):
         figure5.main(Options())
+
+
+@pytest.mark.parametrize("name", ["table1", "atari", "table2", "limits", "claims", "figure3"])
+def test_a_place_for_pictures_is_refused_where_there_are_none(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", name, "--show", "--out", "docs"]) == 2
+    assert f"{name} does not take --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["--only", "x"], ["--jobs", "2"], ["--show"], ["--runs", "."]])

@@ -287,6 +287,34 @@ def test_a_finished_run_becomes_a_row(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(rows.read(noisy_tv.PATH, noisy_tv.COLUMNS)) == 1
 
 
+def test_rows_of_other_settings_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noisy_tv, "PATH", tmp_path / "tv.csv")
+
+    def add(seed: int, drop: str = "", further: str = "") -> None:
+        setting = noisy_tv.Setting("labyrinth", "agent", "wmse", 4, 1000)
+        words = [w for w in setting.job(seed).command.split() if not drop or drop not in w]
+        cells = dict.fromkeys(noisy_tv.COLUMNS, 0) | {"env": "labyrinth", "policy": "agent"}
+        cells |= {"bonus": "wmse", "embedding": 4, "seed": seed, "score": seed}
+        row = {**cells, "command": " ".join([*words, further])}
+        rows.append(noisy_tv.PATH, noisy_tv.COLUMNS, row)
+
+    monkeypatch.setattr(noisy_tv, "load_preset", lambda *_: load_preset("debug"))
+    add(0)
+    add(1)
+    add(2, further="dqn.gamma=0.5")
+    add(3, drop="encoder.pretrain_iterations")
+    found = {policy: [r["seed"] for r in g] for (_, policy, *_), g in noisy_tv.grouped().items()}
+    assert found == {
+        "agent": ["0", "1"],
+        "agent, dqn.gamma=0.5": ["2"],
+        "agent, without encoder.pretrain_iterations": ["3"],
+    }
+    assert "| labyrinth | agent | 1,000 | W-MSE + LWM | 4 |" in noisy_tv.markdown()
+    add(1)
+    with pytest.raises(BadInput, match="two rows of one run and seed"):
+        noisy_tv.markdown()
+
+
 def test_useless_options_are_refused() -> None:
     with pytest.raises(BadInput, match="noisy-tv does not take --runs"):
         noisy_tv.main(Options(runs=[Path("x")]))

@@ -142,6 +142,27 @@ def test_score_plot_has_a_line_per_setting_and_the_limits_of_its_size(
     assert left > 900 > 10.26 > right, "better is to the right"
 
 
+def test_the_papers_mark_stands_beside_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(curves, "_save", lambda figure, out: drawn.append(figure))
+    data = rows([-11.0]) + rows([-10.9], preset="best") + rows([-12.0], variant="dqn.gamma=0.5")
+    for beta in (0.1, 10):
+        data += rows([-60.0], agent="mbie-eb", variant=f"intrinsic.beta={beta}")
+    data += rows([-70.0], agent="mbie-eb", variant="intrinsic.beta=1 loop.total_frames=9")
+    paper = {(3, "lwm", ""): -10.8, (3, "mbie-eb", ""): -55.7}
+    plots.score_plot(data, tmp_path / "x.png", {}, paper)
+    whole = drawn[0].axes[0]
+    marks = [c.get_offsets()[0].tolist() for c in whole.collections if c.get_label() == "paper"]
+    names = [t.get_text() for t in whole.get_yticklabels()]
+    assert [(names[int(y)], x) for x, y in marks] == [
+        ("lwm, paper", 10.8),
+        ("mbie-eb, paper, beta=0.1", 55.7),
+        ("mbie-eb, paper, beta=10", 55.7),
+    ]
+
+
 def test_score_plot_is_written_with_and_without_lines(tmp_path: Path) -> None:
     plots.score_plot(rows([-11.0, -12.0]), tmp_path / "scores.png")
     assert_png(tmp_path / "scores.png")

@@ -162,6 +162,22 @@ def test_interquartile_mean_over_sizes_by_hand(place: Path) -> None:
     assert "3×3: 2, 4×4: 2" in text
 
 
+def test_agents_are_compared_over_the_tasks_they_share() -> None:
+    groups = {
+        "all": {"a": [0.0, 0.0], "b": [1.0] * 6, "c": [9.0, 9.0]},
+        "two": {"a": [1.0, 1.0], "b": [1.0, 1.0]},
+        "one": {"c": [5.0]},
+    }
+    text = tables._aggregate(groups, "x.")
+    # Without c, and a and b alike although b has three times the seeds: 0.5, not 1.
+    assert re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", text)[4:] == [
+        *("all", "0.500", "[0.500, 0.500]", "a: 2, b: 6"),
+        *("two", "1.000", "[1.000, 1.000]", "a: 2, b: 2"),
+    ]
+    assert "all agents shown have: a, b;" in text and "for want of shared tasks: one." in text
+    assert tables._aggregate({"one": {"c": [5.0]}}, "x.") == ""
+
+
 def test_columns_to_compare_stand_behind_the_seeds() -> None:
     text = "| a | seeds | x | paper | blind DFS |\n|---|---|---|---|---|\n| r | 2 | 7 | -1 | -2 |"
     made = page.from_markdown(text, "c")
@@ -193,6 +209,26 @@ def test_curves_are_drawn_with_better_above(place: Path) -> None:
     (x1, y1), (x2, y2) = (map(float, p.split(",")) for p in points.split())
     assert x1 < x2 and y1 > y2, "later is right, a better return is higher"
     assert "paper, lwm: −10.8" in text and "blind depth-first walk: −11" in text
+
+
+def test_a_gymnasium_run_is_no_labyrinth_and_other_settings_are_told(place: Path) -> None:
+    found = []
+    for name, changes in (("x", {}), ("y", {"dqn.gamma": 0.5})):
+        config = load_preset("debug", {"gym.env": "CartPole-v1", **changes}, "gym")
+        with RunWriter.create(place / "runs" / name, to_dict(config), {}) as writer:
+            writer.log({"kind": "train", "frames": 100, "episode/return": 9.0})
+            writer.log({"kind": "train", "frames": 200, "episode/return": 20.0})
+        found.append(place / "runs" / name)
+    text = curves.charts(found)
+    assert "<h3>CartPole-v1: return over agent steps</h3>" in text
+    assert "labyrinth" not in text and "paper" not in text and "blind" not in text
+    labels = re.findall(r"</i>(.*?) <span", text)
+    assert labels == ["lwm, debug, seed 0", "lwm, debug, dqn.gamma=0.5, seed 0"]
+
+
+def test_returns_while_training_are_not_said_to_be_below_the_scores(place: Path) -> None:
+    text = curves.charts([place / "runs/a&b"])
+    assert "may lie above or below the scores" in text and "so below" not in text
 
 
 def test_damaged_rows_are_one_line(place: Path) -> None:

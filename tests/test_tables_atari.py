@@ -63,10 +63,13 @@ def test_the_cost_is_that_of_the_benchmark(tmp_path: Path, monkeypatch: pytest.M
     assert "60 runs" in told and "about 50 hours a run (1.00 per million frames" in told
 
 
-def row(game: str, agent: str, seed: int, score: float, frames: int, preset: str) -> dict[str, str]:
+def row(
+    game: str, agent: str, seed: int, score: float, frames: int, preset: str, further: str = ""
+) -> dict[str, str]:
     cells = {"game": game, "agent": agent, "preset": preset, "seed": seed, "frames": frames}
     told = {"score": score, "median": score, "rooms": "", "positions": ""}
-    source = {"command": f"{game} {agent} {seed} {frames}", "commit": "c", "machine": "m"}
+    command = f"lwm train atari --game {game} --agent {agent} --preset {preset} --seed {seed}"
+    source = {"command": f"{command} {further}".strip(), "commit": "c", "machine": "m"}
     return {k: str(v) for k, v in {**cells, **told, **source}.items()}
 
 
@@ -94,6 +97,47 @@ def test_the_tables_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     small = "| venture | 0.02 | laptop | – | – | 0 | 3.0 | – | 1 | 7.0 | – | 1 |"
     assert f"{small} 1206 | 810 | 998 |" in lines
     assert len(lines) == 2 + 6 + 1
+
+
+def test_the_same_run_has_one_command() -> None:
+    # A fiftieth of the paper's budget is that of preset laptop; other scales are those of table2.
+    assert atari.plan(0.02) == atari.plan()
+    for scale in (0.01, 0.001):
+        ours = {s.job(seed).command for s, seed in atari.plan(scale)}
+        games = Options(scale=scale, game=["freeway", "montezuma_revenge"])
+        theirs = {s.job(seed).command for s, seed in table2.plan(games) if seed < 3}
+        assert ours == theirs
+
+
+def test_rows_of_other_settings_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "atari.csv"
+    for module in (atari, table2):
+        monkeypatch.setattr(module, "PATH", path)
+    found = [
+        row("venture", "lwm", 0, 900, 50_000_128, "paper"),
+        row("venture", "lwm", 1, 10, 50_000_128, "paper", "intrinsic.beta=0.5"),
+        row("venture", "lwm", 2, 20, 49_800_064, "paper", "--frames 12450000"),
+        row("venture", "lwm", 3, 30, 50_000_128, "paper", "--frames 12500000"),
+    ]
+    rows.append_all(path, atari.COLUMNS, found)
+    # Seeds 0 and 3 are of one setting: whoever gives the preset's own number changes nothing.
+    lines = [line for line in table2.markdown().splitlines() if line.startswith("| venture")]
+    assert [line.split(" | ")[1:4] for line in lines] == [
+        ["1", "paper", "465.0"],
+        ["1", "paper, intrinsic.beta=0.5", "10.0"],
+        ["0.996", "paper", "20.0"],
+    ]
+    lines = atari.markdown().splitlines()[2:]
+    assert [line.split(" | ")[4:6] for line in lines] == [
+        ["0.996", "20.00"],
+        ["1", "465.00"],
+        ["1", "10.00"],
+    ]
+    again = row("venture", "lwm", 0, 7, 50_000_128, "paper", "--frames 12500000")
+    rows.append(path, atari.COLUMNS, again)
+    for table in (atari.markdown, table2.markdown):
+        with pytest.raises(BadInput, match=r"atari\.csv: two rows of one run and seed: lwm train"):
+            table()
 
 
 def test_end_to_end(

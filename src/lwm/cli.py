@@ -98,7 +98,9 @@ def _parser() -> argparse.ArgumentParser:
 
     p = sub.add_parser("evaluate", help="score a finished or running run on test seeds")
     p.add_argument("run", type=Path, metavar="DIR")
-    p.add_argument("--episodes", type=_count, help="default: as in its config")
+    p.add_argument(
+        "--episodes", type=_count, help="default: as in its config; others are only printed"
+    )
     p.add_argument("--device", help="auto, cpu or cuda; default: as in its config")
     p.add_argument("--env", metavar="module:ID", help="that of the run, to allow its module")
     p.add_argument("--record", type=_count, metavar="N", help="also record N episodes in DIR")
@@ -109,11 +111,11 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--list", action="store_true", help="what there is, costs, what is done")
     p.add_argument("--scale", type=_scale, help="fraction of the paper's budget, in (0, 1]")
     p.add_argument("--runs", nargs="+", default=[], type=Path, metavar="DIR", help="runs to read")
-    p.add_argument("--out", type=Path, default=Path("docs"), help="where pictures go: docs")
+    p.add_argument("--out", type=Path, help="figures 1, 2, 4, 5: where pictures go (default: docs)")
     p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="runs whose id has WORD")
     p.add_argument("--seeds", type=_count, help="at most N seeds of each row")
     p.add_argument("--jobs", type=_count, help="runs at once (default: one a core)")
-    p.add_argument("--show", action="store_true", help="print from the rows there are; run nothing")
+    p.add_argument("--show", action="store_true", help="run nothing; tables anew from the rows")
     p.add_argument("--game", nargs="+", default=[], help="table2, table3: games, not its own six")
     p.add_argument("--preset", help="table2, table3: preset of the runs, with its own budget")
     p.add_argument("--trajectory", type=Path, metavar="FILE", help="figure3: what to draw instead")

@@ -147,24 +147,30 @@ def describe(result: dict[str, Any]) -> str:
     """A result in one line."""
     if "success" in result:
         return (
-            f"return {result['score']:.3g} [{result['low']:.3g}, {result['high']:.3g}], success "
-            f"{result['success']:.1%} over {result['episodes']:,} episodes at "
-            f"{result['frames']:,} agent steps"
+            f"return {_sure(result, '.3g')}, success {result['success']:.1%} over "
+            f"{result['episodes']:,} episodes at {result['frames']:,} agent steps"
         )
     if "solved" not in result:
         found = f"; {result['positions']:,} positions" if "positions" in result else ""
         return (
-            f"score {result['score']:.1f} [{result['low']:.1f}, {result['high']:.1f}], median "
-            f"{result['median']:.1f} over {result['episodes']:,} games at {result['frames']:,} "
-            f"agent steps{found}"
+            f"score {_sure(result, '.1f')}, median {result['median']:.1f} over "
+            f"{result['episodes']:,} games at {result['frames']:,} agent steps{found}"
         )
     median, first = result["median_solved"], min(128, result["episodes"])
     tail = "" if median is None else f", median of solved {median:.0f}"
     return (
-        f"score {result['score']:.2f} [{result['low']:.2f}, {result['high']:.2f}] over "
-        f"{result['episodes']:,} episodes at {result['frames']:,} frames; "
-        f"first {first}: {result['score128']:.2f}; solved {result['solved']:.2%}{tail}"
+        f"score {_sure(result, '.2f')} over {result['episodes']:,} episodes at "
+        f"{result['frames']:,} frames; first {first}: {result['score128']:.2f}; "
+        f"solved {result['solved']:.2%}{tail}"
     )
+
+
+def _sure(result: dict[str, Any], form: str) -> str:
+    """A score with its interval over episodes; a single one has none."""
+    told = format(result["score"], form)
+    if result["low"] is None:
+        return told
+    return f"{told} [{result['low']:{form}}, {result['high']:{form}}]"
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -196,7 +202,11 @@ def evaluate(args: argparse.Namespace) -> int:
     trained = session.load(args.run, args.device, args.env)
     result = session.score(trained, args.episodes)
     print(describe(result))
-    runs.write_evaluation(args.run, result)
+    own = trained.config.evaluation.episodes
+    if result["episodes"] == own:
+        runs.write_evaluation(args.run, result)
+    else:
+        print(f"not written: the run's own score is over {own:,} episodes")
     if folder is not None:
         from lwm.recording import record
 

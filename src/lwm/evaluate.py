@@ -45,17 +45,18 @@ class Scores(NamedTuple):
     """[N] the environment terminated (was not cut by the time limit)."""
 
     def summary(self) -> dict[str, Any]:
-        """Mean with a 95 % interval, the paper's first 128, solved share, median of the solved."""
+        """Mean with a 95 % interval (one episode has none), the paper's first 128, solved share,
+        median of the solved."""
         n = len(self.returns)
-        error = float(self.returns.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
         mean = float(self.returns.mean())
+        half = 1.96 * float(self.returns.std(ddof=1) / np.sqrt(n)) if n > 1 else None
         solved = self.returns[self.solved]
         return {
             "episodes": n,
             "score": mean,
             "median": float(np.median(self.returns)),
-            "low": mean - 1.96 * error,
-            "high": mean + 1.96 * error,
+            "low": None if half is None else mean - half,
+            "high": None if half is None else mean + half,
             "score128": float(self.returns[:128].mean()),
             "solved": float(self.solved.mean()),
             "success": float((self.returns > 0).mean()),

@@ -2,7 +2,7 @@
 
 Over the seeds of one task: Student's t.  Over several tasks: the interquartile mean of normalised
 scores with a stratified bootstrap interval (seeds are drawn anew within each task), since few
-seeds of many tasks are better pooled than averaged one by one.
+seeds of many tasks are better pooled than averaged one by one.  Every task has the same weight.
 """
 
 from __future__ import annotations
@@ -27,22 +27,33 @@ def half_width(values: ArrayLike) -> float | None:
     return float(_T975[min(len(x) - 2, len(_T975) - 1)] * x.std(ddof=1) / np.sqrt(len(x)))
 
 
-def interquartile_mean(values: ArrayLike) -> float:
+def task_weights(tasks: Sequence[ArrayLike]) -> Floats:
+    """Weight of each score of all tasks end to end [n]: tasks weigh the same, whatever their number
+    of seeds, and so do the seeds of a task.  They sum to 1."""
+    counts = [len(np.asarray(task)) for task in tasks]
+    if not counts or not min(counts):
+        raise ValueError("no values")
+    return np.repeat([1 / (len(counts) * n) for n in counts], counts)
+
+
+def interquartile_mean(values: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Mean of the middle half [n]: a quarter of the weight is cut off at each end.
 
-    Where n is not a multiple of 4, the values at the two cuts count in part.
+    A value at one of the two cuts counts in part.  ``weights`` [n]: the same for all if not given.
     """
-    x = np.sort(np.asarray(values, np.float64).ravel())
+    x = np.asarray(values, np.float64).ravel()
     if not len(x):
         raise ValueError("no values")
-    edges = np.arange(len(x) + 1) / len(x)
-    weight = np.clip(edges[1:], 0.25, 0.75) - np.clip(edges[:-1], 0.25, 0.75)
-    return float(x @ weight / weight.sum())
+    given = np.ones(len(x)) if weights is None else np.asarray(weights, np.float64).ravel()
+    order = np.argsort(x, kind="stable")
+    edges = np.concatenate([[0.0], np.cumsum(given[order])]) / given.sum()
+    kept = np.diff(np.clip(edges, 0.25, 0.75))
+    return float(x[order] @ kept / kept.sum())
 
 
 def stratified_bootstrap(
     tasks: Sequence[ArrayLike],
-    statistic: Callable[[Floats], float] = interquartile_mean,
+    statistic: Callable[[Floats, Floats], float] = interquartile_mean,
     draws: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float] | None:
@@ -50,7 +61,7 @@ def stratified_bootstrap(
 
     Args:
         tasks: for each task its scores, one a seed; they may differ in number.
-        statistic: of the pooled scores [n].
+        statistic: of the pooled scores [n] and their weights [n] (``task_weights``).
         draws: how often the seeds of each task are drawn anew, with replacement.
         seed: of those draws.
 
@@ -60,7 +71,7 @@ def stratified_bootstrap(
     scores = [np.asarray(task, np.float64) for task in tasks]
     if not scores or min(map(len, scores)) < 2:
         return None
-    rng = np.random.default_rng(seed)
+    rng, weights = np.random.default_rng(seed), task_weights(scores)
     drawn = np.concatenate([s[rng.integers(len(s), size=(draws, len(s)))] for s in scores], axis=1)
-    low, high = np.quantile([statistic(row) for row in drawn], (0.025, 0.975))
+    low, high = np.quantile([statistic(row, weights) for row in drawn], (0.025, 0.975))
     return float(low), float(high)

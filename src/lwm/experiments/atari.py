@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lwm import runs
-from lwm.config import Config, load_preset
+from lwm.config import AGENTS, PRESETS, Config, load_preset
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import PAPER_ATARI_FRAMES, Options
 from lwm.experiments.table1 import interval
@@ -49,8 +49,6 @@ class Setting:
     game: str
     agent: str
     preset: str = "laptop"
-    steps: int | None = None
-    """Agent steps, where they are not the preset's."""
     variant: str = ""
     """``key=value`` settings on top of the preset, separated by blanks."""
     experiment: str = "atari"
@@ -58,18 +56,12 @@ class Setting:
 
     def job(self, seed: int) -> runner.Job:
         """The training run of one seed."""
-        flags: tuple[str, ...]
         flags = ("--game", self.game, "--agent", self.agent, "--preset", self.preset)
         changes: dict[str, Any]
         changes = {"atari.game": self.game, "agent": self.agent, "seed": seed}
-        name = f"{self.experiment}/{self.game}-{self.agent}-{self.preset}"
-        if self.steps is not None:
-            flags += ("--frames", str(self.steps))
-            changes["loop.total_frames"] = self.steps
-            name += f"-{self.steps}"
         further = self.variant.split()
         changes |= dict(change.split("=", 1) for change in further)
-        name = "-".join([name, *further])
+        name = "-".join([f"{self.experiment}/{self.game}-{self.agent}-{self.preset}", *further])
         config = load_preset(self.preset, changes, "atari")
         arguments = ("train", "atari", *flags, "--seed", str(seed), *further)
         return runner.Job(f"{name}/seed{seed}", arguments, config)
@@ -101,19 +93,53 @@ class Setting:
 
 def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     """Every (setting, seed), in the order in which time is best spent."""
-    steps = None if scale is None else round(scale * PAPER_ATARI_FRAMES / 4)
+    variant = ""
+    if scale is not None:
+        # As in table2 and table3: the same run has the same command, whoever asks for it.
+        steps = round(scale * PAPER_ATARI_FRAMES / 4)
+        variant = campaign.shortened(load_preset("laptop", workload="atari"), steps)
     games, agents = ("freeway", "montezuma_revenge"), ("lwm", "dqn")
-    settings = [Setting(game, agent, steps=steps) for game in games for agent in agents]
+    settings = [Setting(game, agent, variant=variant) for game in games for agent in agents]
     return [(setting, seed) for seed in range(3) for setting in settings]
 
 
 def config_of(row: Mapping[str, str]) -> Config:
     """The config that a row's command gives with this version."""
-    _, told, steps = row["command"].partition("--frames ")
-    variant = " ".join(word for word in row["command"].split() if "=" in word)
-    number = int(steps.split()[0]) if told else None
-    setting = Setting(row["game"], row["agent"], row["preset"], number, variant)
+    setting = Setting(row["game"], row["agent"], row["preset"], " ".join(settings_of(row)))
     return setting.job(int(row["seed"])).config
+
+
+def fault(row: Mapping[str, str]) -> str:
+    """What no row of ours can have."""
+    return rows.unknown(row, "agent", AGENTS)
+
+
+def settings_of(row: Mapping[str, str]) -> list[str]:
+    """Settings of a row's command that its preset does not have already, ``key=value``."""
+    found = {k: v for k, v in rows.told(row["command"]).items() if not k.startswith("--")}
+    if found.get("loop.total_frames") == str(_budget(row["preset"])):
+        del found["loop.total_frames"]
+    return sorted(f"{key}={value}" for key, value in found.items())
+
+
+def scale_of(row: Mapping[str, str]) -> float:
+    """Budget of a row's run, of which it is some steps over, as a fraction of the paper's."""
+    frames, told = int(row["frames"]), rows.told(row["command"]).get("loop.total_frames")
+    steps = _budget(row["preset"]) if told is None else int(told) if told.isdigit() else 0
+    budget = steps * round(frames / steps) if steps else frames
+    return (budget or frames) / PAPER_ATARI_FRAMES
+
+
+def preset_of(row: Mapping[str, str]) -> str:
+    """The preset, with the settings on top of it that the scale does not tell."""
+    further = [s for s in settings_of(row) if not s.startswith("loop.total_frames=")]
+    return ", ".join([row["preset"], *further])
+
+
+def _budget(preset: str) -> int:
+    """Agent steps of a preset; 0 if there is none of that name any more."""
+    known = preset in PRESETS["atari"]
+    return load_preset(preset, workload="atari").loop.total_frames if known else 0
 
 
 def status() -> str:
@@ -139,11 +165,11 @@ def main(options: Options) -> int:
 
 def markdown() -> str:
     """The table from the rows: mean and 95 % interval over seeds, the paper's number."""
-    found: dict[tuple[str, str, str, float], list[dict[str, str]]] = {}
-    for row in rows.read(PATH, COLUMNS):
-        # A run ends at the end of a cycle, some steps after its budget: same budget, same group.
-        share = round(int(row["frames"]) / PAPER_ATARI_FRAMES, 4)
-        found.setdefault((row["game"], row["preset"], row["agent"], share), []).append(row)
+    found = rows.grouped(
+        PATH,
+        rows.read(PATH, COLUMNS, fault),
+        lambda row: (row["game"], preset_of(row), row["agent"], scale_of(row)),
+    )
     lines = [
         "| game | preset | agent | frames | scale | score |"
         " 95 % interval | seeds | rooms | positions | lwm in the paper, 50M frames |",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from lwm import runs
-from lwm.config import Config
+from lwm.config import PRESETS, Config, load_preset, to_dict
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import rows, runner
 from lwm.experiments.options import Options
+from lwm.settings import flatten
 
 
 class Setting(Protocol):
@@ -84,6 +85,27 @@ def shortened(base: Config, frames: int) -> str:
         for part, iterations in parts.items():
             changes[f"{part}.pretrain_iterations"] = max(round(share * iterations), 1)
     return " ".join(f"{key}={value}" for key, value in changes.items())
+
+
+def changed(config: Mapping[str, Any]) -> list[str]:
+    """Settings ``key=value`` in which a run's config (a nested dict) differs from its preset.
+
+    With workload, preset, agent, seed and environment they tell the whole config.  A preset that is
+    no more is replaced by the workload's first.
+    """
+    found = flatten(config)
+    named = ("env.size", "atari.game", "gym.env", "agent", "seed", "preset", "workload")
+    presets = PRESETS[found["workload"]]
+    preset = found["preset"] if found["preset"] in presets else next(iter(presets))
+    given = {key: found[key] for key in named[:4] if key in found}
+    base = flatten(to_dict(load_preset(preset, given, found["workload"])))
+    other = {k: v for k, v in found.items() if k not in named and (k not in base or base[k] != v)}
+    return [f"{key}={value}" for key, value in other.items()]
+
+
+def label(config: Mapping[str, Any]) -> str:
+    """What a run trains, without environment and seed: ``lwm, laptop, dqn.gamma=0.9``."""
+    return ", ".join([config["agent"], config["preset"], *changed(config)])
 
 
 def outcome(job: runner.Job) -> tuple[dict[str, Any], dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -183,13 +184,11 @@ def main(options: Options) -> int:
 def markdown() -> str:
     """The table from the rows: mean over seeds, and the difference to the claim's first variant."""
     groups: dict[tuple[str, str, float], dict[str, dict[int, float]]] = {}
-    for row in rows.read(PATH, COLUMNS):
-        budget = PAPER_LABYRINTH_FRAMES if row["env"] == LABYRINTH else PAPER_ATARI_FRAMES
-        scale = float(f"{int(row['frames']) / budget:.2g}")
-        variants = groups.setdefault((row["claim"], row["env"], scale), {})
-        values = variants.setdefault(row["variant"], {})
-        if row["value"]:
-            values[int(row["seed"])] = float(row["value"])
+    made_by = {(claim, name): s.change for s, _ in plan() for claim, name in s.variants}
+    found = rows.grouped(PATH, rows.read(PATH, COLUMNS, _fault), lambda row: _key(row, made_by))
+    for (claim, env, scale, variant), group in found.items():
+        values = {int(row["seed"]): float(row["value"]) for row in group if row["value"]}
+        groups.setdefault((claim, env, scale), {})[variant] = values
     lines = [
         "| claim | number | env | scale | variant | mean | 95 % interval | seeds | "
         "difference, same seeds | 95 % interval of it |",
@@ -206,8 +205,32 @@ def markdown() -> str:
     return "\n".join(lines)
 
 
+def _fault(row: Mapping[str, str]) -> str:
+    letter = row["claim"].partition("-")[0]
+    return "" if letter in FIRST else f"unknown claim {row['claim']!r}"
+
+
+def _key(
+    row: Mapping[str, str], made_by: Mapping[tuple[str, str], str]
+) -> tuple[str, str, float, str]:
+    """Claim, environment with what the run's command sets beside the variant, scale, variant.
+
+    ``made_by``: (claim, variant) -> the setting that makes it.
+    """
+    switch = made_by.get((row["claim"].partition("-")[0], row["variant"]), "")
+    told = rows.told(row["command"])
+    steps = told.pop("loop.total_frames", None)
+    further = (f"{key}={value}" for key, value in told.items() if not key.startswith("--"))
+    env = ", ".join([row["env"], *sorted(s for s in further if s != switch)])
+    if row["env"] != LABYRINTH:
+        preset = {"preset": told.get("--preset", "laptop"), "command": row["command"]}
+        return row["claim"], env, atari.scale_of({**row, **preset}), row["variant"]
+    asked = int(steps) if steps is not None and steps.isdigit() else int(row["frames"])
+    return row["claim"], env, asked / PAPER_LABYRINTH_FRAMES, row["variant"]
+
+
 def _mean(values: list[float]) -> list[str]:
     """Mean and its interval over seeds."""
     if not values:
         return ["–", "–"]
-    return [f"{np.mean(values):.3f}", table1.interval(np.array(values))]
+    return [f"{np.mean(values):.3f}", table1.interval(np.array(values), 3)]

@@ -95,19 +95,19 @@ def chosen(drawn: Batch, count: int = SHOWN) -> NDArray[np.int64]:
 
 def status() -> str:
     """Whether the picture is there."""
-    path = Options().out / "figure1.png"
+    path = Options().pictures / "figure1.png"
     return str(path) if path.is_file() else "not drawn yet"
 
 
 def main(options: Options) -> int:
     """Play, draw pairs, shift, and draw the picture."""
-    options.allow("figure1", "scale")
+    options.allow("figure1", "scale", "out")
     config, rows = settings(), options.share(ROWS, 40)
     drawn = batch(*play(rows, config), config)
     start = loss_at_start(drawn, config)
     from lwm.plots import siamese
 
-    out = options.out / "figure1.png"
+    out = options.pictures / "figure1.png"
     try:
         siamese.training_scheme(drawn, chosen(drawn), start, out)
     except ImportError as error:

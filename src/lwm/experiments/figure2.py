@@ -100,19 +100,19 @@ def panels(history: History) -> dict[str, Points]:
 
 def status() -> str:
     """Whether the pictures are there."""
-    out = Options().out
+    out = Options().pictures
     names = [out / "figure2.png", out / "figure2.gif"]
     return ", ".join(f"{path}" for path in names if path.is_file()) or "not drawn yet"
 
 
 def main(options: Options) -> int:
     """Train, draw the five panels and the animation."""
-    options.allow("figure2", "scale")
+    options.allow("figure2", "scale", "out")
     steps = options.share(STEPS, 2)
     history = train(steps)
     from lwm.plots import scheme
 
-    still, moving = options.out / "figure2.png", options.out / "figure2.gif"
+    still, moving = options.pictures / "figure2.png", options.pictures / "figure2.gif"
     try:
         scheme.five_panels(panels(history), history.pull, still)
         scheme.animation(history.z, history.v, history.pull, moving)

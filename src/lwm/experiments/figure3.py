@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -59,6 +60,8 @@ def main(options: Options) -> int:
     """Run the parts that are missing (unless ``show``), then print the table and draw."""
     options.allow("figure3", "only", "seeds", "jobs", "show", "scale", "trajectory")
     size = 1.0 if options.scale is None else options.scale
+    if options.show and options.scale is None:
+        size = float(_largest_scale() or max((r["scale"] for r in _read()), key=float, default=1))
     parts = _chosen(options.only, options.seeds)
     given = options.trajectory
     script = scripts.read(given or scripts.COMMITTED)
@@ -191,7 +194,12 @@ def run_part(
 
 
 def _read() -> list[dict[str, str]]:
-    return rows.read(PATH, COLUMNS)
+    return rows.read(PATH, COLUMNS, _fault)
+
+
+def _fault(row: Mapping[str, str]) -> str:
+    scale = row["scale"]
+    return "" if 0 < float(scale) <= 1 else f"scale {scale!r} is not a fraction in (0, 1]"
 
 
 def _is_raw(row: dict[str, str]) -> bool:
@@ -210,11 +218,9 @@ def _largest_scale() -> str | None:
 def markdown(scale: str | None = None) -> str:
     """The table of one scale (the largest) from the rows: mean over seeds, and 95 % interval."""
     scale = scale or _largest_scale() or "1"
-    found: dict[tuple[str, str], list[float]] = {}
-    for row in _read():
-        if float(row["scale"]) == float(scale) and row["value"]:
-            key = (row["representation"], row["metric"])
-            found.setdefault(key, []).append(float(row["value"]))
+    told = (r for r in _read() if float(r["scale"]) == float(scale) and r["value"])
+    groups = rows.grouped(PATH, told, lambda r: (r["representation"], r["metric"]))
+    found = {key: [float(row["value"]) for row in group] for key, group in groups.items()}
     names = (name.replace("|", "\\|") for name in REPRESENTATIONS.values())
     lines = ["| metric | " + " | ".join(names) + " |", "|---|" + "---|" * 4]
     for suffix, title in (("", ""), ("-whitened", ", whitened")):
@@ -230,7 +236,7 @@ def _cell(values: list[float] | None) -> str:
     if not values:
         return "–"
     array = np.array(values)
-    return f"{array.mean():.3f}" + (f" {interval(array)}" if len(array) > 1 else "")
+    return f"{array.mean():.3f}" + (f" {interval(array, 3)}" if len(array) > 1 else "")
 
 
 def _drawable(directory: Path) -> bool:

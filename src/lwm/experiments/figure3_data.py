@@ -146,7 +146,7 @@ def _random_episodes() -> list[Episode]:
 
 
 def _scripted_episodes() -> list[Episode]:
-    """The committed script; then beginnings of it of rising length, each followed at random."""
+    """The committed script; then ever shorter beginnings of it, each followed at random."""
     script = trajectory.read(trajectory.COMMITTED)
     rng = generator(_SEED, "figure3 scripted actions")
     with trajectory.script_env(script, SCRIPTED_EPISODES) as env:

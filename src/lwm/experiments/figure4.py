@@ -53,17 +53,17 @@ def check(found: Walk, size: int = SIZE) -> bool:
 
 def status() -> str:
     """Whether the picture is there."""
-    path = Options().out / "figure4.png"
+    path = Options().pictures / "figure4.png"
     return str(path) if path.is_file() else "not drawn yet"
 
 
 def main(options: Options) -> int:
     """Walk and draw."""
-    options.allow("figure4", "scale")
+    options.allow("figure4", "scale", "out")
     found = walk()
     from lwm.plots import rooms
 
-    out = options.out / "figure4.png"
+    out = options.pictures / "figure4.png"
     try:
         rooms.map_and_views(found.doors, found.rooms, found.observations, list(ACTIONS), out)
     except ImportError as error:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lwm import runs
 from lwm.errors import BadInput, RunFailed
+from lwm.experiments import campaign
 from lwm.experiments.options import PAPER_ATARI_FRAMES, Options, missing_viz
 
 LAST = ("episode/return_last_actor", "episode/return_last")
@@ -29,7 +30,7 @@ class Curve(NamedTuple):
     run: Path
     game: str
     agent: str
-    """With its preset: seeds of different settings are not averaged."""
+    """With its preset and what differs from it: seeds of different settings are not averaged."""
     seed: int
     key: str
     """Which metric it is."""
@@ -59,8 +60,8 @@ def read(run: Path, limit: float = np.inf) -> Curve | None:
         told = [(r["frames"] * repeat, r[key]) for r in rows if r.get(key) is not None]
         if told:
             x, y = np.array(told, np.float64).T
-            agent = f"{config['agent']}, {config['preset']}"
-            return Curve(Path(run), config["atari"]["game"], agent, config["seed"], key, x, y)
+            label = campaign.label(config)
+            return Curve(Path(run), config["atari"]["game"], label, config["seed"], key, x, y)
     return None
 
 
@@ -95,22 +96,35 @@ def collect(options: Options) -> list[Curve]:
     return curves
 
 
+def grouped(curves: Sequence[Curve]) -> dict[tuple[str, str, str], list[Curve]]:
+    """(game, agent with its settings, metric) -> its seeds; one seed twice is refused."""
+    groups: dict[tuple[str, str, str], list[Curve]] = {}
+    for c in curves:
+        group = groups.setdefault((c.game, c.agent, c.key), [])
+        for other in group:
+            if other.seed == c.seed:
+                raise BadInput(
+                    f"{other.run} and {c.run} are both seed {c.seed} of {c.game} ({c.agent}): "
+                    "name one of them with --runs"
+                )
+        group.append(c)
+    return groups
+
+
 def status() -> str:
     """Whether the picture is there."""
-    path = Options().out / "figure5.png"
+    path = Options().pictures / "figure5.png"
     return str(path) if path.is_file() else "not drawn yet"
 
 
 def main(options: Options) -> int:
     """Read, draw, and say when Montezuma's 2500 was reached."""
-    options.allow("figure5", "scale", "runs")
+    options.allow("figure5", "scale", "out", "runs")
     curves = collect(options)
-    groups: dict[tuple[str, str, str], list[Curve]] = {}
-    for c in curves:
-        groups.setdefault((c.game, c.agent, c.key), []).append(c)
+    groups = grouped(curves)
     from lwm.plots import dynamics
 
-    out = options.out / "figure5.png"
+    out = options.pictures / "figure5.png"
     drawn = {key: (band(group), len(group)) for key, group in groups.items()}
     try:
         dynamics.bands(drawn, out)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lwm.config import load_preset
+from lwm.config import AGENTS, load_preset
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
@@ -102,19 +103,30 @@ def main(options: Options) -> int:
     return 0
 
 
+def _fault(row: Mapping[str, str]) -> str:
+    return rows.unknown(row, "agent", AGENTS)
+
+
+def _key(row: Mapping[str, str]) -> tuple[str, str, str, int]:
+    """Environment, agent with further settings, steps asked for, and frames in thousands."""
+    told = rows.told(row["command"])
+    steps = told.pop("loop.total_frames", "")
+    further = sorted(f"{k}={v}" for k, v in told.items() if not k.startswith("--"))
+    agent = ", ".join([row["agent"], *further])
+    return row["env"], agent, steps, round(int(row["frames"]), -3)
+
+
 def markdown() -> str:
     """The table from the rows: mean and 95 % interval over seeds."""
-    found: dict[tuple[str, str, int], list[dict[str, str]]] = {}
-    for row in rows.read(PATH, COLUMNS):
-        found.setdefault((row["env"], row["agent"], round(int(row["frames"]), -3)), []).append(row)
+    found = rows.grouped(PATH, rows.read(PATH, COLUMNS, _fault), _key)
     lines = [
         "| environment | agent | frames | success | 95 % interval | return | seeds |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (env, agent, frames), group in sorted(found.items()):
+    for (env, agent, _, frames), group in sorted(found.items()):
         success, value = (np.array([float(r[c]) for r in group]) for c in ("success", "return"))
         cells = (
-            env, agent, f"{frames:,}", f"{success.mean():.3f}", interval(success),
+            env, agent, f"{frames:,}", f"{success.mean():.3f}", interval(success, 3),
             f"{value.mean():.3f}", str(len(group)),
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")

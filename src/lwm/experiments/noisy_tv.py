@@ -15,7 +15,7 @@ import numpy as np
 
 from lwm import runs
 from lwm.config import Config, load_preset
-from lwm.errors import BadInput, RunFailed
+from lwm.errors import RunFailed
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
@@ -177,10 +177,13 @@ def config_of(row: Mapping[str, str]) -> Config:
 
 def _steps(row: Mapping[str, str]) -> int:
     """Agent steps that a row's command asks for: its run ends with a cycle, some steps later."""
-    told = row["command"].partition("--frames ")[2].split()
-    if not told or not told[0].isdigit():
-        raise BadInput(f"{PATH}: no --frames in the command {row['command']!r}")
-    return int(told[0])
+    return int(rows.told(row["command"])["loop.total_frames"])
+
+
+def _fault(row: Mapping[str, str]) -> str:
+    steps = rows.told(row["command"]).get("loop.total_frames", "")
+    bad = "" if steps.isdigit() else f"no --frames in the command {row['command']!r}"
+    return rows.unknown(row, "bonus", BONUSES) or bad
 
 
 def status() -> str:
@@ -210,12 +213,21 @@ def main(options: Options) -> int:
 Group = tuple[str, str, int, str, int]
 
 
+def _key(row: Mapping[str, str]) -> Group:
+    """Settings other than those that the plan gives such a row stand behind its policy."""
+    cells = (row["env"], row["policy"], row["bonus"], int(row["embedding"]))
+    usual = Setting(*cells, _steps(row)).changes()
+    told = {k: v for k, v in rows.told(row["command"]).items() if not k.startswith("--")}
+    del told["loop.total_frames"]
+    other = [f"{key}={value}" for key, value in told.items() if usual.get(key) != value]
+    other += [f"without {key}" for key in usual if key not in told]
+    policy = ", ".join([row["policy"], *sorted(other)])
+    return row["env"], policy, _steps(row), row["bonus"], int(row["embedding"])
+
+
 def grouped() -> dict[Group, list[dict[str, str]]]:
-    """The rows of each (env, policy, steps, bonus, embedding), in the order of the table."""
-    found: dict[Group, list[dict[str, str]]] = {}
-    for row in rows.read(PATH, COLUMNS):
-        key = (row["env"], row["policy"], _steps(row), row["bonus"], int(row["embedding"]))
-        found.setdefault(key, []).append(row)
+    """The seeds of each (env, policy, steps, bonus, embedding), in the order of the table."""
+    found = rows.grouped(PATH, rows.read(PATH, COLUMNS, _fault), _key)
     order = list(BONUSES)
     return dict(
         sorted(found.items(), key=lambda item: (*item[0][:3], order.index(item[0][3]), item[0][4]))
@@ -236,7 +248,7 @@ def markdown() -> str:
         )
         both = len(tv) == len(elsewhere) == len(group)
         apart = f"{(tv - elsewhere).mean():+.2f} {interval(tv - elsewhere)}" if both else "–"
-        agent = policy == "agent"
+        agent = policy.startswith("agent")
         cells = (
             env, policy, f"{size:,}", BONUSES[bonus], str(embedding), _mean(tv, ".2f"),
             _mean(elsewhere, ".2f"), apart, _mean(share, ".1%"),

@@ -25,8 +25,8 @@ class Options:
     """Fraction of the paper's budget, in (0, 1]; None: what the experiment does by itself."""
     runs: list[Path] = field(default_factory=list)
     """Run directories to read."""
-    out: Path = Path("docs")
-    """Where pictures go."""
+    out: Path | None = None
+    """Where pictures go; None: docs."""
     game: list[str] = field(default_factory=list)
     """Atari games to run instead of the experiment's own."""
     preset: str | None = None
@@ -42,10 +42,15 @@ class Options:
                 f"--scale {self.scale:g} is not a fraction of the paper's budget: (0, 1]"
             )
 
+    @property
+    def pictures(self) -> Path:
+        """Where pictures go."""
+        return self.out or Path("docs")
+
     def allow(self, name: str, *flags: str) -> None:
         """Refuse every flag that was given and is not among ``flags``."""
-        every = ("only", "seeds", "jobs", "show", "scale", "runs", "game", "preset", "trajectory")
-        for flag in (f for f in every if getattr(self, f)):
+        every = ("only", "seeds", "jobs", "show", "scale", "runs", "out", "game", "preset")
+        for flag in (f for f in (*every, "trajectory") if getattr(self, f)):
             if flag not in flags:
                 takes = " and ".join(f"--{f}" for f in flags) or "no option"
                 raise BadInput(f"{name} does not take --{flag}: it takes {takes}")

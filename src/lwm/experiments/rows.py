@@ -6,32 +6,106 @@ import csv
 import errno
 import fcntl
 import io
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lwm.errors import BadInput, RunFailed, reason
 from lwm.files import write_bytes_atomic
 
 RESULTS = Path("results")
 
+WHOLE = ("size", "seed", "frames", "episodes", "embedding")
+"""Columns of whole numbers, in whichever file they stand."""
+NUMBERS = (
+    "score", "score128", "median", "solved", "median_solved", "low", "high", "return", "success",
+    "rooms", "positions", "value", "scale", "standard_error", "bonus_tv", "bonus_elsewhere",
+    "time_share",
+)  # fmt: skip
+"""Columns of numbers."""
+NEEDED = (*WHOLE, "score", "score128", "return", "success", "scale", "standard_error")
+"""Those of them that no row leaves empty."""
 
-def read(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """The rows of a file, as text; none if there is no such file."""
+Key = TypeVar("Key", bound=Hashable)
+
+
+def read(
+    path: Path,
+    columns: tuple[str, ...],
+    fault: Callable[[Mapping[str, str]], str] = lambda row: "",
+) -> list[dict[str, str]]:
+    """The rows of a file, as text; none if there is no such file.
+
+    Cells of the columns named above hold numbers.  ``fault`` tells what else is wrong with a row;
+    the error names file and line.
+    """
     try:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != columns:
                 raise BadInput(f"{path} does not have the columns {','.join(columns)}")
-            found = list(reader)
+            found, ends = [], []
+            for row in reader:
+                found.append(row)
+                ends.append(reader.line_num)
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"cannot read {path}: {error}") from error
-    for number, row in enumerate(found, 2):
+    for number, row in zip(ends, found, strict=True):
         if None in row or None in row.values():
             raise BadInput(f"{path}: line {number} is not a whole row")
+        wrong = _number_fault(row) or fault(row)
+        if wrong:
+            raise BadInput(f"{path}: line {number}: {wrong}")
+    return found
+
+
+def _number_fault(row: Mapping[str, str]) -> str:
+    for column, text in row.items():
+        if column in WHOLE and not (text.isascii() and text.isdigit() and len(text) < 16):
+            return f"{column} {text!r} is not a whole number"
+        if column in NUMBERS and (text or column in NEEDED) and not _is_number(text):
+            return f"{column} {text!r} is not a number"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def unknown(row: Mapping[str, str], column: str, known: Iterable[str]) -> str:
+    """The fault of a cell that is not among ``known``; empty if it is."""
+    return "" if row[column] in known else f"unknown {column} {row[column]!r}"
+
+
+def grouped(
+    path: Path, found: Iterable[dict[str, str]], key: Callable[[dict[str, str]], Key]
+) -> dict[Key, list[dict[str, str]]]:
+    """Rows of the same settings, which differ by their seed; one seed twice is refused."""
+    groups: dict[Key, list[dict[str, str]]] = {}
+    for row in found:
+        group = groups.setdefault(key(row), [])
+        if any(other["seed"] == row["seed"] for other in group):
+            what = row.get("command") or ", ".join(map(str, row.values()))
+            raise BadInput(f"{path}: two rows of one run and seed: {what}")
+        group.append(row)
+    return groups
+
+
+def told(command: str) -> dict[str, str]:
+    """Flags and settings of a row's command, by name; ``--frames`` is ``loop.total_frames``."""
+    words = command.split()
+    found = {w: v for w, v in pairwise(words) if w.startswith("--")}
+    found |= {key: value for key, sep, value in (w.partition("=") for w in words) if sep}
+    if "--frames" in found:
+        found["loop.total_frames"] = found.pop("--frames")
     return found
 
 

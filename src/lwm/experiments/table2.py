@@ -6,7 +6,8 @@ Its rows are in the same file as those of ``atari`` and ``table3``: a run is a r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -48,7 +49,7 @@ SMALL = 0.128
 _PLAIN = Options()
 
 Groups = dict[tuple[float, str, str], dict[str, list[dict[str, str]]]]
-"""(scale, preset, game) -> agent -> rows of its seeds."""
+"""(scale, preset with further settings, game) -> agent -> rows of its seeds."""
 
 
 def settings(agents: Sequence[str], options: Options) -> list[atari.Setting]:
@@ -125,15 +126,17 @@ def hours_per_million() -> float | None:
     return float(ms) * 1e6 / (paper.loop.actors * paper.atari.action_repeat) / 3.6e6
 
 
-def whole(found: Iterable[Mapping[str, str]], agents: Sequence[str]) -> Groups:
-    """Rows by scale, preset and game, where one of ``agents`` was run; the paper's scale and games
-    in front, whether anybody has run them or not."""
+def whole(path: Path, agents: Sequence[str]) -> Groups:
+    """Rows by scale, settings and game, where one of ``agents`` was run; the paper's scale and
+    games in front, whether anybody has run them or not."""
     groups: Groups = {}
-    for row in found:
-        # A run ends at the end of a cycle, some steps after its budget: same budget, same group.
-        scale = float(f"{int(row['frames']) / PAPER_ATARI_FRAMES:.2g}")
-        of_game = groups.setdefault((scale, row["preset"], row["game"]), {})
-        of_game.setdefault(row["agent"], []).append(dict(row))
+    seeds = rows.grouped(
+        path,
+        rows.read(path, COLUMNS, atari.fault),
+        lambda row: (atari.scale_of(row), atari.preset_of(row), row["game"], row["agent"]),
+    )
+    for (scale, preset, game, agent), group in seeds.items():
+        groups.setdefault((scale, preset, game), {})[agent] = group
     ours = {key: group for key, group in groups.items() if any(a in group for a in agents)}
     ordered = sorted(ours.items(), key=lambda item: (-item[0][0], item[0][1:]))
     first = ((1.0, "paper", game) for game in GAMES)
@@ -159,7 +162,7 @@ def markdown() -> str:
     head += ["no bonus (dqn), ours", "95 % interval", "seeds"]
     head += [f"{name}, paper" for name in (*METHODS, "LWM")]
     lines = [head, ["---"] * len(head)]
-    for (scale, preset, game), agents in whole(rows.read(PATH, COLUMNS), AGENTS).items():
+    for (scale, preset, game), agents in whole(PATH, AGENTS).items():
         ours = [cell for agent in AGENTS for cell in summary(agents.get(agent, []))]
         paper = [*PAPER.get(game, [None] * len(METHODS)), atari.PAPER.get(game)]
         lines.append([game, f"{scale:g}", preset, *ours, *map(number, paper)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lwm.experiments import atari, campaign, rows, table2
+from lwm.experiments import atari, campaign, table2
 from lwm.experiments.options import PAPER_ATARI_FRAMES, Options
 
 PATH, COLUMNS, KEYS = atari.PATH, atari.COLUMNS, atari.KEYS
@@ -57,7 +57,7 @@ def markdown() -> str:
         head += [f"{agent}, ours", "95 % interval", "seeds"]
     head += ["feed-forward, paper", "random features, paper", "LWM, paper"]
     lines = [head, ["---"] * len(head)]
-    for (scale, preset, game), agents in table2.whole(rows.read(PATH, COLUMNS), AGENTS).items():
+    for (scale, preset, game), agents in table2.whole(PATH, AGENTS).items():
         groups = (agents.get(agent, []) for agent in (*AGENTS, "lwm"))
         cells = [cell for group in groups for cell in table2.summary(group)]
         paper = [*PAPER.get(game, (None, None)), atari.PAPER.get(game)]

@@ -7,6 +7,7 @@ better is up (or to the right).
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -28,6 +29,7 @@ _PLAYERS: dict[str, tuple[str, str, Any]] = {
     "bayes-optimal": ("Bayes-optimal", GREEN, "-"),
     "full-map": ("full map", SKY, "-"),
 }
+_BETA = re.compile(r"intrinsic\.beta=\S+")
 _ORDER = ("random", "dqn", "lwm", "lwm-ff", "mbie-eb", "", "paper", "best", "official")
 
 
@@ -77,7 +79,9 @@ def _points(axes: Any, scored: Sequence[Mapping[str, Any]], colour: str, label: 
     if not scored:
         return
     x, y = [r["frames"] for r in scored], [-r["score"] for r in scored]
-    bars = np.array([[r["high"] - r["score"], r["score"] - r["low"]] for r in scored]).T
+    # One episode has no interval.
+    ends = [[r["score"] if r[e] is None else r[e] for e in ("high", "low")] for r in scored]
+    bars = np.abs(np.array(ends) + np.array(y)[:, None]).T
     axes.errorbar(x, y, bars, color=colour, fmt="o", ms=4, elinewidth=1, label=label)
     under = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center", "fontsize": 9}
     axes.annotate(_minus(-y[-1]), (x[-1], y[-1]), **under)
@@ -157,9 +161,11 @@ def _score_panel(
         axes.scatter(steps, place + spread, **seeds)
         interval = [[min(half, mean * 0.99)], [half]]
         axes.errorbar(mean, place, xerr=interval, label="ours, mean, 95 % interval", **middle)
-        # The paper's setting is the one to set beside its number, not our improvements on it.
-        if (agent, variant) in published and preset != "best":
-            axes.scatter(published[agent, variant], place, zorder=5, label="paper", **diamond)
+        # The paper's setting is the one to set beside its number, not our improvements on it; of
+        # MBIE-EB we run three betas, and its number stands beside each.
+        told = "" if agent == "mbie-eb" and _BETA.fullmatch(variant) else variant
+        if (agent, told) in published and preset != "best":
+            axes.scatter(published[agent, told], place, zorder=5, label="paper", **diamond)
         if mean - half > worst:
             left = axes.get_yaxis_transform()
             axes.text(0.01, place, "◀ off the scale", transform=left, va="center", fontsize=7)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lwm import runs
-from lwm.experiments import atari, limits, table1
+from lwm.experiments import atari, campaign, limits, table1
 from lwm.experiments.figure5 import ALL, LAST
 from lwm.report.page import escape
 
@@ -32,6 +32,8 @@ class Run(NamedTuple):
     """(frames, return)."""
     marks: dict[str, float]
     """Name -> score of the lines to compare with."""
+    unit: str
+    """What is counted on the axis: emulator frames, say."""
 
 
 def charts(found: Sequence[Path]) -> str:
@@ -44,21 +46,28 @@ def charts(found: Sequence[Path]) -> str:
         )
     tasks = dict.fromkeys(curve.task for curve in read)
     note = (
-        "<p>Returns of episodes while training, as logged (exploration included), so below the "
-        "scores in the tables.</p>"
+        "<p>Returns of episodes while training, as logged: with exploration, and with parameters "
+        "that change within an episode, which shakes an agent out of loops that the final "
+        "parameters can stay in until the time limit. They may lie above or below the scores in "
+        "the tables, and stand for none.</p>"
     )
     return note + "".join(_chart(task, [c for c in read if c.task == task]) for task in tasks)
 
 
 def _read(run: Path) -> Run | None:
     config, rows = runs.read_config(run), list(runs.read_metrics(run))
-    label = f"{config['agent']}, {config['preset']}, seed {config['seed']}"
+    label = f"{campaign.label(config)}, seed {config['seed']}"
+    keys: tuple[str, ...] = (ALL,)
+    marks: dict[str, float] = {}
+    repeat, unit = 1, "frames"
     if config.get("workload") == "atari":
         game, repeat = config["atari"]["game"], config["atari"]["action_repeat"]
-        keys: tuple[str, ...] = (*LAST, ALL)
+        keys, unit = (*LAST, ALL), "emulator frames"
         task, marks = game, {"paper, 50M frames": atari.PAPER[game]} if game in atari.PAPER else {}
+    elif config.get("workload") == "gym":
+        task, unit = config["gym"]["env"], "agent steps"
     else:
-        size, repeat, keys = config["env"]["size"], 1, (ALL,)
+        size = config["env"]["size"]
         task, known = f"{size}×{size} labyrinth", limits.table()
         paper, blind = table1.PAPER.get((size, "lwm", "")), known.get((size, "blind-dfs"))
         marks = {
@@ -69,7 +78,7 @@ def _read(run: Path) -> Run | None:
     for key in keys:
         points = [(r["frames"] * repeat, float(r[key])) for r in rows if r.get(key) is not None]
         if points:
-            return Run(task, label, key, _thinned(points), marks)
+            return Run(task, label, key, _thinned(points), marks, unit)
     return None
 
 
@@ -124,7 +133,7 @@ def _chart(task: str, curves: Sequence[Run]) -> str:
         keys.append(f'<li><i style="background:var({colour})"></i>{escape(curve.label)} '
                     f'<span class="soft">({escape(curve.metric)})</span></li>')  # fmt: skip
     scale = "return (logarithmic)" if logarithmic else "return"
-    title = f"{task}: {scale} over {'emulator ' * (not logarithmic)}frames"
+    title = f"{task}: {scale} over {curves[0].unit}"
     return (
         f'<h3>{escape(title)}</h3><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
         f'role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg>'

@@ -6,11 +6,14 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
+
 from lwm import experiments
 from lwm.errors import BadInput
 from lwm.experiments import atari, limits, rows, table1
+from lwm.experiments.options import PAPER_ATARI_FRAMES
 from lwm.report import page
-from lwm.statistics import interquartile_mean, stratified_bootstrap
+from lwm.statistics import interquartile_mean, stratified_bootstrap, task_weights
 
 _SOURCE = ("command", "commit", "machine")
 _MOST = 300  # rows of a file that is shown as it is
@@ -35,7 +38,8 @@ def results() -> str:
         return f"<p>No rows under {rows.RESULTS}/ yet: run <code>lwm reproduce</code>.</p>"
     note = (
         "<p>Intervals are 95 % intervals of the mean over seeds (Student's t); a row of one seed "
-        "has none. “–”: not measured, or not given in the paper.</p>"
+        "has none. Of few seeds with skewed scores they can reach values that no score has. "
+        "“–”: not measured, or not given in the paper.</p>"
     )
     return note + "".join(parts)
 
@@ -79,7 +83,7 @@ def over_tasks() -> str:
     parts = []
     known = limits.table()
     maze: dict[str, dict[str, list[float]]] = {}
-    for row in rows.read(table1.PATH, table1.COLUMNS):
+    for row in table1.read():
         size = int(row["size"])
         low, high = known.get((size, "random")), known.get((size, "blind-dfs"))
         if row["variant"] or low is None or high is None:
@@ -90,30 +94,50 @@ def over_tasks() -> str:
     parts.append(_aggregate(maze, "Labyrinth: 0 is a random walk, 1 a blind depth-first walk with "
                                   "perfect memory (a better player passes 1)."))  # fmt: skip
     games: dict[str, dict[str, list[float]]] = {}
-    for row in rows.read(atari.PATH, atari.COLUMNS):
+    for row in rows.read(atari.PATH, atari.COLUMNS, atari.fault):
         if row["game"] in atari.RANDOM_HUMAN:
             low, high = atari.RANDOM_HUMAN[row["game"]]
             share = (float(row["score"]) - low) / (high - low)
-            agent = f"{row['agent']}, {row['preset']}, {int(row['frames']) / 1e6:.1f}M frames"
+            frames = atari.scale_of(row) * PAPER_ATARI_FRAMES / 1e6
+            agent = f"{row['agent']}, {atari.preset_of(row)}, {frames:g}M frames"
             games.setdefault(agent, {}).setdefault(row["game"], []).append(share)
     parts.append(_aggregate(games, "Atari: 0 is a random player, 1 a human."))
     return "".join(parts)
 
 
+def _shared(groups: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[str]]:
+    """Agents to compare, and the tasks that all of them have, at least two.
+
+    Those with most tasks come first; an agent that would leave fewer than two is not compared.
+    """
+    chosen: list[str] = []
+    tasks: set[str] = set()
+    for agent in sorted(groups, key=lambda name: (-len(groups[name]), name)):
+        both = tasks & set(groups[agent]) if chosen else set(groups[agent])
+        if len(both) >= 2:
+            chosen.append(agent)
+            tasks = both
+    return sorted(chosen), sorted(tasks)
+
+
 def _aggregate(groups: dict[str, dict[str, list[float]]], caption: str) -> str:
-    """A row for each agent with at least two tasks; nothing if there is none."""
+    """A row for each agent that can be compared; nothing if there is none."""
+    agents, tasks = _shared(groups)
+    if not agents:
+        return ""
     lines = []
-    for agent, tasks in sorted(groups.items()):
-        if len(tasks) < 2:
-            continue
-        scores = [tasks[task] for task in sorted(tasks)]
+    for agent in agents:
+        scores = [groups[agent][task] for task in tasks]
         interval = stratified_bootstrap(scores)
         told = "–" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]"
-        middle = interquartile_mean([s for task in scores for s in task])
-        counts = ", ".join(f"{task}: {len(tasks[task])}" for task in sorted(tasks))
+        middle = interquartile_mean(np.concatenate(scores), task_weights(scores))
+        counts = ", ".join(f"{task}: {len(groups[agent][task])}" for task in tasks)
         lines.append([agent, f"{middle:.3f}", told, counts])
-    if not lines:
-        return ""
     head = ["agent, preset", "interquartile mean", "95 % interval", "seeds by task"]
-    tail = " Stratified bootstrap; “–” where a task has a single seed. Agents may differ in tasks."
+    tail = (
+        f" Over the tasks that all agents shown have: {', '.join(tasks)}; all weigh the same, "
+        "whatever their numbers of seeds. Stratified bootstrap; “–” where a task has a single seed."
+    )
+    others = sorted(set(groups) - set(agents))
+    tail += f" Not compared, for want of shared tasks: {'; '.join(others)}." if others else ""
     return page.table(head, lines, caption + tail)

@@ -15,7 +15,7 @@
     if (result.score === undefined) {
       return [el("p", { class: "soft" }, "Not evaluated yet: a finished run is, any other by ", el("code", {}, "lwm evaluate DIR"), ".")];
     }
-    const interval = result.low === undefined ? "" : `95 %: ${lwm.number(result.low)} to ${lwm.number(result.high)}, `;
+    const interval = (result.low ?? null) === null ? "" : `95 %: ${lwm.number(result.low)} to ${lwm.number(result.high)}, `;
     const rows = [["this run", lwm.number(result.score), `${interval}${lwm.number(result.episodes)} episodes at ${lwm.frames(result.frames || 0)} steps`
       + (result.solved === undefined ? "" : `, ${lwm.number(100 * result.solved)} % solved`)]];
     for (const [name, score, remark] of beside) { rows.push([name, lwm.number(score), remark]); }
