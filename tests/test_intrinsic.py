@@ -102,6 +102,7 @@ def test_normalising_by_hand() -> None:
     assert moments.normalise(error, 10.0).tolist() == [0, 2, -2, 10, -10]
     assert moments.normalise(error, 0.0).tolist() == [0, 2, -2, 20, -28]
     assert moments.normalise(error, 3.0).tolist() == [0, 2, -2, 3, -3]
+    assert moments.normalise(error, 0.5).tolist() == [0, 0.5, -0.5, 0.5, -0.5]
 
 
 def test_the_deviation_has_a_floor() -> None:
@@ -508,3 +509,110 @@ def test_a_window_without_a_transition_costs_nothing() -> None:
     window = one_window()._replace(is_first=torch.ones(5, 1, dtype=torch.bool))
     r_in, metrics = constant_bonus().learn(window, 0)
     assert float(metrics["world_model/loss"]) == 0 and not r_in.any()
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_belief_inside_a_window_ends_with_its_episode(reset: bool) -> None:
+    """With resets the rows from an episode's first on are paid as in a window of their own."""
+    torch.manual_seed(0)
+    keys = {"intrinsic__momentum": 1.0, "intrinsic__clip": 0.0, "dqn__reset_state": reset}
+    bonus = build_bonus(config(**keys), 1, 4)
+    assert isinstance(bonus, WorldModelBonus)
+    bonus.moments.updates = 1
+    w = one_window()
+    behind = Window(*(v[3:] for v in (w.z, w.a_tm1, w.is_first, w.is_last)))
+    whole, alone = bonus.recompute(w)[4], bonus.recompute(behind)[1]
+    assert torch.allclose(whole, alone, atol=1e-6) == reset
+    # Every transition passes through the memory, the one into the window's second row too.
+    other = w._replace(z=torch.cat([w.z[:1] + 1, w.z[1:]]))
+    assert not torch.allclose(bonus.recompute(other)[1], bonus.recompute(w)[1], atol=1e-6)
+
+
+def test_only_the_world_model_without_memory_forgets() -> None:
+    for agent, remembers in (("lwm", True), ("lwm-ff", False)):
+        bonus = build_bonus(config(agent=agent), 4, 4)
+        assert isinstance(bonus, WorldModelBonus)
+        z, action = torch.ones(1, 4), torch.zeros(1, dtype=torch.int64)
+        belief = bonus.initial(1)
+        one, _ = bonus.model.step(z, action, belief)
+        other, _ = bonus.model.step(z, action, belief + 1)
+        assert torch.equal(one, other) != remembers
+
+
+def test_gradients_of_one_update_do_not_reach_the_next() -> None:
+    """Plain descent on (guess - z)^2 by hand: the second step is from the second gradient alone."""
+    bonus = constant_bonus(world_model__learning_rate=0.1)
+    bonus.optimiser = torch.optim.SGD(bonus.model.parameters(), lr=0.1)  # type: ignore[assignment]
+    w = one_window()._replace(z=torch.ones(5, 1, 1))
+    guesses = []
+    for _ in range(2):
+        bonus.learn(w, burn_in=0)
+        guesses.append(bonus.model.guess.item())
+    assert guesses == pytest.approx([0.2, 0.36])
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run() -> None:
+    bonus = constant_bonus()
+    bonus.model.guess.register_hook(lambda grad: grad * math.inf)
+    with pytest.raises(RunFailed, match="not finite"):
+        bonus.learn(one_window(), burn_in=0)
+
+
+def test_the_share_of_last_rows_is_of_what_was_paid() -> None:
+    bonus = constant_bonus(intrinsic__clip=0.0)
+    small = one_window()._replace(z=one_window().z * 1e-3)
+    share = bonus.learn(small, burn_in=0)[1]["bonus/last_share"]
+    assert share == pytest.approx(9 / 38)  # however little it was
+    nothing = one_window()._replace(z=torch.zeros(5, 1, 1))
+    assert bonus.learn(nothing, burn_in=0)[1]["bonus/last_share"] == 0
+
+
+def test_the_mean_of_a_loss_is_over_real_transitions() -> None:
+    """One transition, or one among firsts: its error, not half of it."""
+    w = Window(
+        z=torch.tensor([1.0, 3.0, 5.0]).view(3, 1, 1),
+        a_tm1=torch.tensor([0, 1, 2])[:, None],
+        is_first=torch.tensor([0, 0, 1]).bool()[:, None],
+        is_last=torch.tensor([0, 1, 0]).bool()[:, None],
+    )
+    assert constant_bonus().learn(w, burn_in=0)[1]["world_model/loss"] == pytest.approx(9)
+
+
+def test_what_carries_nothing_says_so() -> None:
+    sizes = residual_bonus()
+    for bonus in (NoBonus(), sizes):
+        assert bonus.hidden == 0 and bonus.initial(3).shape == (3, 0)
+    assert NoBonus.masks_last is False
+    built = build_bonus(
+        config(env__tv=True, encoder__representation="rnd", world_model__sigmoid_output=False), 2, 4
+    )
+    assert isinstance(built, ResidualBonus) and built.moments.mean.device.type == "cpu"
+
+
+def test_the_size_of_z_is_a_mean_over_its_dimensions() -> None:
+    bonus = residual_bonus()
+    bonus.moments.set(0.0, 1.0, 1)
+    z = torch.tensor([[1.0, 3.0], [2.0, 2.0]])
+    action = torch.zeros(2, dtype=torch.int64)
+    r_in, _, _ = bonus.step(bonus.initial(2), z, action, z, None)
+    assert r_in.tolist() == [2.5, 2.0]  # of 5 and 4, with beta 0.5
+
+
+def test_counting_adds_one_for_each_transition() -> None:
+    bonus = count_bonus()
+    observe(bonus, [3, 3, 3], [1, 1, 1], [False, False, False])
+    assert bonus.counts.sum() == 3 and bonus.counts.max() == 3
+
+
+def test_the_mean_of_counted_bonuses_leaves_row_zero_out() -> None:
+    bonus = count_bonus()
+    window = Window(
+        z=bits(1, 2, 4)[:, None],
+        a_tm1=torch.tensor([0, 1, 2])[:, None],
+        is_first=torch.zeros(3, 1, dtype=torch.bool),
+        is_last=torch.zeros(3, 1, dtype=torch.bool),
+    )
+    observe(bonus, [1] * 4, [1] * 4, [False] * 4)  # the transition into row 1 was seen 4 times
+    r_in, metrics = bonus.learn(window, burn_in=0)
+    assert r_in[:, 0].tolist() == [0, 0.5, 1]
+    assert metrics["bonus/mean"] == pytest.approx(0.75)
