@@ -22,7 +22,7 @@ def run(bonus: bool, seed: int, steps: int) -> Tally:
     if bonus:
         venv = LWMRewardWrapper(
             venv,
-            scale=0.1,
+            scale=0.02,
             seed=seed,
             stream={"capacity": 10_000, "every": 32, "warmup": 500, "length": 16},
             overrides={"world_model.learning_rate": 2e-3},
@@ -32,8 +32,8 @@ def run(bonus: bool, seed: int, steps: int) -> Tally:
         venv,
         n_steps=32,
         batch_size=128,
-        n_epochs=4,
-        learning_rate=3e-4,
+        n_epochs=8,
+        learning_rate=1e-3,
         ent_coef=0.02,
         seed=seed,
         device="cpu",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import random
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +288,12 @@ def test_a_full_disk_that_costs_a_checkpoint_is_condemned(tmp_path: Path) -> Non
 
 
 # Mutants.
+
+
+def test_processor_time_is_of_a_process_and_its_children() -> None:
+    before = soak.processor(os.getpid())
+    subprocess.run([sys.executable, "-c", "while __import__('time').process_time() < 0.5: pass"])
+    assert 0.4 < soak.processor(os.getpid()) - before < 30
 
 
 def test_a_handle_that_stays_is_noticed_and_a_file_being_written_is_named() -> None:

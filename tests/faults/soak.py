@@ -19,7 +19,8 @@ EVERY = 5.0
 WARM_UP = 0.25
 """Share of the time that is not judged: replay fills, libraries load."""
 MOST_GROWTH = 0.03
-"""Of resident memory and of frames/s, from the end of the warm-up to the end."""
+"""Of resident memory and of frames per second of processor time, from the end of the warm-up to
+the end; per second of the clock they tell what else the machine did."""
 SETTINGS = {
     "atari.game": "breakout",
     "loop.total_frames": 10**9,
@@ -31,6 +32,20 @@ SETTINGS = {
 
 Handles = frozenset[tuple[str, str]]
 """Number and file of each open handle."""
+
+
+def processor(pid: int) -> float:
+    """Seconds of processor time of a process and of its children, those that have ended too."""
+    ticks = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(entry.name) == pid or int(stat[1]) == pid:
+                ticks += sum(int(n) for n in stat[11 : 15 if int(entry.name) == pid else 13])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def look(pid: int) -> tuple[float, Handles]:
@@ -62,13 +77,13 @@ def growth(seconds: list[float], values: list[float]) -> float:
     return float(slope * (seconds[-1] - seconds[0]) / np.mean(values))
 
 
-def watched(child: Child, seconds: float) -> list[tuple[float, float, Handles]]:
-    """(seconds, MB, file handles) until the time is up."""
+def watched(child: Child, seconds: float) -> list[tuple[float, float, Handles, float]]:
+    """(seconds, MB, file handles, seconds of processor time) until the time is up."""
     began = time.monotonic()
-    seen: list[tuple[float, float, Handles]] = []
+    seen: list[tuple[float, float, Handles, float]] = []
     while (now := time.monotonic() - began) < seconds:
         try:
-            seen.append((now, *look(child.pid)))
+            seen.append((now, *look(child.pid), processor(child.pid)))
         except (FileNotFoundError, ProcessLookupError, IndexError):
             break
         time.sleep(min(EVERY, seconds / 50))
@@ -97,19 +112,25 @@ def soak(o: Options) -> Tally:
     same, passing = held([s[2] for s in judged_looks])
     counts = [len(s[2]) for s in judged_looks]
     rows = [row for row in runs.read_timing(path) if row["seconds"] >= start]
-    steps = np.diff([row["frames"] for row in rows]) / np.diff([row["seconds"] for row in rows])
-    speed = growth([row["seconds"] for row in rows[1:]], steps.tolist()) if len(rows) > 3 else 0.0
+    when = [row["seconds"] for row in rows]
+    steps = np.diff([row["frames"] for row in rows])
+    used = np.diff(np.interp(when, [s[0] for s in seen], [s[3] for s in seen]))
+    enough = len(rows) > 3 and used.min() > 0
+    speed = growth(when[1:], (steps / used).tolist()) if enough else 0.0
+    by_clock = growth(when[1:], (steps / np.diff(when)).tolist()) if enough else 0.0
     more = growth(at, memory)
     # A few minutes say little: only the whole form is judged, a shorter one tells its slopes.
     judged = minutes >= 30
     tally.count(not judged or same, f"{min(counts)} to {max(counts)} handles: {sorted(passing)}")
     tally.count(not judged or more < MOST_GROWTH, f"memory grew by {more:.1%}")
-    tally.count(not judged or speed > -MOST_GROWTH, f"frames/s changed by {speed:.1%}")
+    tally.count(
+        not judged or speed > -MOST_GROWTH, f"frames/s of processor time changed by {speed:.1%}"
+    )
     frames = rows[-1]["frames"] if rows else 0
     tally.detail = (
         f"{minutes:g} min, {frames:,} frames: resident {memory[0]:.0f} to {memory[-1]:.0f} MB "
         f"({more:+.1%}), {min(counts)} handles at {len(counts)} looks and {len(passing)} files met "
-        f"while they were written, frames/s {speed:+.1%}"
-        + ("" if judged else " (slopes judged from 30 min on)")
+        f"while they were written, frames per second of processor time {speed:+.1%} (of the clock: "
+        f"{by_clock:+.1%})" + ("" if judged else " (slopes judged from 30 min on)")
     )
     return tally
