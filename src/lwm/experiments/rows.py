@@ -8,7 +8,7 @@ import fcntl
 import io
 import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,26 +42,30 @@ def read(
     Cells of the columns named above hold numbers.  ``fault`` tells what else is wrong with a row;
     the error names file and line.
     """
+    found = []
+    for number, row in _read(path, columns):
+        wrong = _number_fault(row) or fault(row)
+        if wrong:
+            raise BadInput(f"{path}: line {number}: {wrong}")
+        found.append(row)
+    return found
+
+
+def _read(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Whole rows one by one, each with the line that it ends in."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != columns:
                 raise BadInput(f"{path} does not have the columns {','.join(columns)}")
-            found, ends = [], []
             for row in reader:
-                found.append(row)
-                ends.append(reader.line_num)
+                if None in row or None in row.values():
+                    raise BadInput(f"{path}: line {reader.line_num} is not a whole row")
+                yield reader.line_num, row
     except FileNotFoundError:
-        return []
+        return
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"cannot read {path}: {error}") from error
-    for number, row in zip(ends, found, strict=True):
-        if None in row or None in row.values():
-            raise BadInput(f"{path}: line {number} is not a whole row")
-        wrong = _number_fault(row) or fault(row)
-        if wrong:
-            raise BadInput(f"{path}: line {number}: {wrong}")
-    return found
 
 
 def _number_fault(row: Mapping[str, str]) -> str:
@@ -130,8 +134,12 @@ def append_all(
             fcntl.flock(file, fcntl.LOCK_EX)
             size = os.fstat(file.fileno()).st_size
             if keys and size:
-                have = {tuple(row[k] for k in keys) for row in read(path, columns)}
-                found = [r for r in found if tuple(str(_cell(r[k])) for k in keys) not in have]
+                new = [(tuple(str(_cell(row[k])) for k in keys), row) for row in found]
+                own = {key for key, _ in new}
+                # Row by row: a process that appends many would grow with what is there.
+                there = (tuple(row[k] for k in keys) for _, row in _read(path, columns))
+                have = {key for key in there if key in own}
+                found = [row for key, row in new if key not in have]
             data = _text(columns, found, header=size == 0)
             try:
                 if file.write(data) != len(data):
