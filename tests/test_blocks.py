@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from lwm import blocks, checkpoint, files, runs
+from lwm import blocks, checkpoint, files, runs, sealed
 from lwm.blocks import Block
 from lwm.errors import CheckpointError, LwmError, RunFailed
 from lwm.replay import Replay
@@ -247,19 +247,19 @@ def test_blocks_that_cannot_be_named(change: dict[str, Any], tmp_path: Path) -> 
         with pytest.raises(ValueError, match="block"):
             blocks.from_json(bad)
     checkpoint.save(tmp_path, "step-1", {"_bloc": 0, "n": 1})
-    text = (tmp_path / "step-1" / checkpoint.STATE).read_bytes()
+    text = (tmp_path / "step-1" / sealed.STATE).read_bytes()
     state = json.loads(text)
     state["values"]["_blocks"] = [good | change]
-    arrays = (tmp_path / "step-1" / checkpoint.ARRAYS).read_bytes()
+    arrays = (tmp_path / "step-1" / sealed.ARRAYS).read_bytes()
     (tmp_path / "step-2").mkdir()
     entries = {
         name: files.write_file(tmp_path / "step-2" / name, [data])
         for name, data in (
-            (checkpoint.ARRAYS, arrays),
-            (checkpoint.STATE, json.dumps(state).encode()),
+            (sealed.ARRAYS, arrays),
+            (sealed.STATE, json.dumps(state).encode()),
         )
     }
-    (tmp_path / "step-2" / checkpoint.MANIFEST).write_bytes(checkpoint._manifest(entries))
+    (tmp_path / "step-2" / sealed.MANIFEST).write_bytes(sealed.manifest(entries))
     with pytest.raises(CheckpointError, match="step-2"):
         checkpoint.load(tmp_path / "step-2")
 
@@ -338,7 +338,7 @@ def test_a_checkpoint_that_was_left_behind_keeps_its_blocks(writer: runs.RunWrit
     grow(writer, rows, 45, every=15)
     expected = contents(rows.replay)
     writer.close()
-    arrays = writer.path / "checkpoints" / "step-000000045" / checkpoint.ARRAYS
+    arrays = writer.path / "checkpoints" / "step-000000045" / sealed.ARRAYS
     whole = arrays.read_bytes()
     arrays.write_bytes(b"")
     again, saved = runs.RunWriter.reopen(writer.path, warn=lambda text: None)
@@ -503,7 +503,7 @@ def test_checkpoints_without_blocks_are_as_they_were(tmp_path: Path) -> None:
     state = {"number": 7, "net": {"weight": np.arange(4, dtype=np.float32)}, "x": float("inf")}
     path = checkpoint.save(tmp_path, "step-1", state)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-1"]
-    assert hashlib.sha256((path / checkpoint.MANIFEST).read_bytes()).hexdigest() == GOLDEN
+    assert hashlib.sha256((path / sealed.MANIFEST).read_bytes()).hexdigest() == GOLDEN
     assert checkpoint.load(path).keys() == state.keys()
     with pytest.raises(CheckpointError, match="reserved"):
         checkpoint.save(tmp_path, "step-2", {checkpoint.BLOCKS: []})

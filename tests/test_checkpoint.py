@@ -24,11 +24,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lwm import checkpoint, codec, files
+from lwm import checkpoint, codec, files, sealed
 from lwm.errors import CheckpointError, LwmError, RunFailed, one_line
 from processes import in_child
 
-NAMES = [checkpoint.ARRAYS, checkpoint.STATE, checkpoint.MANIFEST]
+NAMES = [sealed.ARRAYS, sealed.STATE, sealed.MANIFEST]
 SEAMS = [(files, "write"), (files, "fsync"), (files, "rename")]
 # Removing never fails (what cannot be removed stays), but a process can die there.
 MORTAL_SEAMS = [*SEAMS, (checkpoint, "_rmtree")]
@@ -125,7 +125,7 @@ def test_awkward_arrays(tmp_path: Path, array: np.ndarray) -> None:
 
 def test_arrays_larger_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "CHUNK_BYTES", 100)
-    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 77)
+    monkeypatch.setattr(sealed, "CHUNK_BYTES", 77)
     state = {"a": np.arange(999, dtype=np.int16), "b": np.arange(50.0)}
     assert same(checkpoint.load(checkpoint.save(tmp_path, "step-1", state)), state)
 
@@ -236,15 +236,15 @@ def test_a_file_with_the_name_of_a_checkpoint_disturbs_nothing(tmp_path: Path) -
 def test_a_deeply_nested_foreign_state_disturbs_no_later_save(tmp_path: Path) -> None:
     foreign = checkpoint.save(tmp_path, "step-9", state_of(9))
     text = b'{"values":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    for name in (checkpoint.STATE, checkpoint.MANIFEST):
+    for name in (sealed.STATE, sealed.MANIFEST):
         (foreign / name).unlink()
-    arrays = (foreign / checkpoint.ARRAYS).read_bytes()
-    (foreign / checkpoint.ARRAYS).unlink()
+    arrays = (foreign / sealed.ARRAYS).read_bytes()
+    (foreign / sealed.ARRAYS).unlink()
     written = {
-        checkpoint.ARRAYS: files.write_file(foreign / checkpoint.ARRAYS, [arrays]),
-        checkpoint.STATE: files.write_file(foreign / checkpoint.STATE, [text]),
+        sealed.ARRAYS: files.write_file(foreign / sealed.ARRAYS, [arrays]),
+        sealed.STATE: files.write_file(foreign / sealed.STATE, [text]),
     }
-    (foreign / checkpoint.MANIFEST).write_bytes(checkpoint._manifest(written))
+    (foreign / sealed.MANIFEST).write_bytes(sealed.manifest(written))
     for number in (1, 2, 3):
         checkpoint.save(tmp_path, f"step-{number}", state_of(number))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2", "step-3", "step-9"]
@@ -307,7 +307,7 @@ def test_every_truncation_and_extension_is_noticed(saved: Path, name: str) -> No
         message = refused(saved)
         assert name in message
         # The size is compared before the content is read.
-        assert name == checkpoint.MANIFEST or f"has {len(damaged)} bytes" in message
+        assert name == sealed.MANIFEST or f"has {len(damaged)} bytes" in message
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -323,15 +323,15 @@ def test_an_extra_file_is_named(saved: Path) -> None:
 
 def test_files_of_another_checkpoint_are_noticed(tmp_path: Path, saved: Path) -> None:
     other = checkpoint.save(tmp_path, "step-000000002", state_of(2))
-    for name in (checkpoint.ARRAYS, checkpoint.STATE):
+    for name in (sealed.ARRAYS, sealed.STATE):
         mixed = tmp_path / "mixed"
         shutil.copytree(saved, mixed)
         shutil.copy(other / name, mixed / name)
         assert name in refused(mixed)
         shutil.rmtree(mixed)
-    (saved / checkpoint.ARRAYS).rename(saved / "x")
-    (saved / checkpoint.STATE).rename(saved / checkpoint.ARRAYS)
-    (saved / "x").rename(saved / checkpoint.STATE)
+    (saved / sealed.ARRAYS).rename(saved / "x")
+    (saved / sealed.STATE).rename(saved / sealed.ARRAYS)
+    (saved / "x").rename(saved / sealed.STATE)
     refused(saved)
 
 
@@ -368,9 +368,9 @@ def forge(path: Path, arrays: bytes, text: bytes) -> Path:
     path.mkdir()
     entries = {
         name: files.write_file(path / name, [data])
-        for name, data in ((checkpoint.ARRAYS, arrays), (checkpoint.STATE, text))
+        for name, data in ((sealed.ARRAYS, arrays), (sealed.STATE, text))
     }
-    (path / checkpoint.MANIFEST).write_bytes(checkpoint._manifest(entries))
+    (path / sealed.MANIFEST).write_bytes(sealed.manifest(entries))
     return path
 
 
@@ -426,11 +426,11 @@ def sparse(path: Path, size: int, name: str = "a") -> Path:
     values = {"a": None} if name == "a" else {"learner": {"w": None}}
     text = json.dumps({"arrays": [name], "floats": {}, "values": values}).encode()
     forge(path, arrays, text)
-    os.truncate(path / checkpoint.ARRAYS, len(arrays) + size)
-    manifest = path / checkpoint.MANIFEST
+    os.truncate(path / sealed.ARRAYS, len(arrays) + size)
+    manifest = path / sealed.MANIFEST
     document = json.loads(manifest.read_text())
-    document["files"][checkpoint.ARRAYS]["size"] = len(arrays) + size
-    manifest.write_bytes(checkpoint._manifest(document["files"]))
+    document["files"][sealed.ARRAYS]["size"] = len(arrays) + size
+    manifest.write_bytes(sealed.manifest(document["files"]))
     return path
 
 
@@ -443,8 +443,8 @@ def test_arrays_that_no_memory_holds_are_not_read(
     def read(*arguments: Any) -> bytes:
         raise AssertionError("a terabyte would be read")
 
-    monkeypatch.setattr(checkpoint, "read_safetensors", read)
-    monkeypatch.setattr(checkpoint, "available_bytes", lambda: 1 << 34)
+    monkeypatch.setattr(sealed, "read_safetensors", read)
+    monkeypatch.setattr(sealed, "available_bytes", lambda: 1 << 34)
     with pytest.raises(CheckpointError, match=r"arrays\.safetensors needs \d+ bytes of memory"):
         checkpoint.load(path, part)
 
@@ -454,10 +454,10 @@ def test_a_part_needs_memory_for_itself_alone(
 ) -> None:
     state = {"learner": {"w": np.zeros(10)}, "replay": np.zeros(10_000)}
     path = checkpoint.save(tmp_path, "step-1", state)
-    monkeypatch.setattr(checkpoint, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(sealed, "available_bytes", lambda: 1000)
     assert len(checkpoint.load(path, "learner")["learner"]["w"]) == 10
     assert "bytes of memory" in refused(path)
-    monkeypatch.setattr(checkpoint, "available_bytes", lambda: None)
+    monkeypatch.setattr(sealed, "available_bytes", lambda: None)
     assert len(checkpoint.load(path)["replay"]) == 10_000
 
 
@@ -484,15 +484,15 @@ def test_the_forger_can_make_a_good_one(tmp_path: Path) -> None:
         {"files": {}},
         {"files": []},
         {"more": 1},
-        {"files": {checkpoint.ARRAYS: {"size": True, "sha256": None}}},
+        {"files": {sealed.ARRAYS: {"size": True, "sha256": None}}},
     ],
 )
 def test_a_foreign_manifest_is_refused(saved: Path, change: dict[str, Any]) -> None:
-    path = saved / checkpoint.MANIFEST
+    path = saved / sealed.MANIFEST
     document = {**json.loads(path.read_text()), **change}
     path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     message = refused(saved)
-    assert checkpoint.MANIFEST in message
+    assert sealed.MANIFEST in message
     if change == {"format": 2}:
         assert "format 2" in message
 
@@ -515,17 +515,17 @@ def test_latest_is_the_highest_number(tmp_path: Path) -> None:
 def test_latest_falls_back_with_a_warning(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         checkpoint.save(tmp_path, f"step-{number}", state_of(number), keep=3)
-    (tmp_path / "step-3" / checkpoint.STATE).write_bytes(b"{}")
+    (tmp_path / "step-3" / sealed.STATE).write_bytes(b"{}")
     told: list[str] = []
     found = checkpoint.latest(tmp_path, told.append)
     assert found is not None
     assert same(found[1], state_of(2))
     assert len(told) == 1
-    assert str(tmp_path / "step-3" / checkpoint.STATE) in told[0]
+    assert str(tmp_path / "step-3" / sealed.STATE) in told[0]
     with pytest.warns(UserWarning, match="step-3"):
         checkpoint.latest(tmp_path)
-    (tmp_path / "step-2" / checkpoint.ARRAYS).unlink()
-    (tmp_path / "step-1" / checkpoint.MANIFEST).unlink()
+    (tmp_path / "step-2" / sealed.ARRAYS).unlink()
+    (tmp_path / "step-1" / sealed.MANIFEST).unlink()
     with pytest.raises(CheckpointError, match="no good checkpoint among the 3"):
         checkpoint.latest(tmp_path, told.append)
 
@@ -732,7 +732,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_open_regular", lambda path: fail(errno.EIO))
+    monkeypatch.setattr(sealed, "open_regular", lambda path: fail(errno.EIO))
     assert "Input/output error" in refused(saved)
 
 

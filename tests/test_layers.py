@@ -58,6 +58,7 @@ LAYERS = {
     "lwm.machine": 7,
     "lwm.codec": 7,
     "lwm.blocks": 7,
+    "lwm.sealed": 7,
     "lwm.checkpoint": 7,
     "lwm.episodes": 7,
     "lwm.saved": 7,

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lwm import __version__, checkpoint, files, runs
+from lwm import __version__, checkpoint, files, runs, sealed
 from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, RunInUse
 from lwm.machine import available_bytes
 from processes import in_child
@@ -310,7 +310,7 @@ def test_resume_falls_back_and_cuts_further(writer: runs.RunWriter) -> None:
         writer.log({"frames": frames})
         writer.checkpoint(frames, {"n": frames})
     writer.close()
-    (writer.path / "checkpoints" / "step-000000002" / checkpoint.STATE).write_bytes(b"{}")
+    (writer.path / "checkpoints" / "step-000000002" / sealed.STATE).write_bytes(b"{}")
     told: list[str] = []
     again, saved = runs.RunWriter.reopen(writer.path, warn=told.append)
     with again:
@@ -328,7 +328,7 @@ def test_resume_refuses_when_no_checkpoint_is_good(writer: runs.RunWriter) -> No
     writer.log({"frames": 1})
     saved = writer.checkpoint(1, {})
     writer.close()
-    (saved / checkpoint.STATE).unlink()
+    (saved / sealed.STATE).unlink()
     told: list[str] = []
     refusal(CheckpointError, runs.RunWriter.reopen, writer.path, None, 2, told.append)
     assert list(runs.read_metrics(writer.path)) == [{"frames": 1}]

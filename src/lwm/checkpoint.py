@@ -1,14 +1,14 @@
-"""Checkpoints: atomic, checksummed, and free of code.
+"""Checkpoints: atomic, numbered, and no more of them than are kept.
 
-A checkpoint is a directory of three files::
+A checkpoint is a directory of three files, checksummed and free of code (see ``sealed``)::
 
     step-000123456/
-      arrays.safetensors   every array of the state, named by its place ("dqn/gru/weight")
-      state.json           every other value, and where the arrays belong
-      manifest.json        format version, size and SHA-256 of the two files above; written last
+      arrays.safetensors
+      state.json
+      manifest.json
 
 It is written as ``<name>.tmp-<pid>/``, synced, and renamed, so a directory with its final name is a
-whole one.  Loading executes nothing: no pickle, only JSON and raw numbers, with bounds on both.
+whole one.
 
 A checkpoint can refer to blocks of replay rows, files in ``rows/`` beside it that it shares with
 others (see ``blocks``); their sizes and sums are in state.json under ``_blocks``.  A block is
@@ -21,7 +21,6 @@ conveniences are not symmetric: a tuple comes back as a list, a numpy scalar as 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -32,28 +31,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import IO, Any
-
-import numpy as np
+from typing import Any
 
 from lwm import blocks as row_blocks
-from lwm import files
+from lwm import files, sealed
 from lwm.blocks import Block
-from lwm.codec import (
-    CHUNK_BYTES,
-    MAX_JSON_BYTES,
-    claimed_bytes,
-    decode,
-    encode,
-    read_safetensors,
-    safetensors_chunks,
-)
+from lwm.codec import encode
 from lwm.errors import BadInput, CheckpointError, RunFailed, reason
-from lwm.machine import available_bytes
 
-FORMAT = 1
-ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
-MAX_MANIFEST_BYTES = 4096
 BLOCKS = "_blocks"
 """The key of a state that names its blocks of rows; absent where there are none."""
 
@@ -83,7 +68,7 @@ def save(
         files.make_directory(directory)
         _rmtree(temporary)
         temporary.mkdir()
-        _fill(temporary, arrays, text)
+        sealed.fill(temporary, arrays, text)
         _install(temporary, target)
     except OSError as error:
         _rmtree(temporary)
@@ -111,7 +96,7 @@ def save_alone(target: Path, state: dict[str, Any]) -> None:
     new, old = folder / "new", folder / "old"
     try:
         new.mkdir()
-        _fill(new, arrays, text)
+        sealed.fill(new, arrays, text)
         _install(new, target, old)
     except OSError as error:
         raise RunFailed(f"cannot write {target}: {reason(error)}") from error
@@ -121,16 +106,6 @@ def save_alone(target: Path, state: dict[str, Any]) -> None:
                 os.rename(old, target)
         if os.path.lexists(target) or not os.path.lexists(old):
             _rmtree(folder)
-
-
-def _fill(folder: Path, arrays: dict[str, np.ndarray], text: bytes) -> None:
-    """Write the three files of a checkpoint."""
-    written = {
-        ARRAYS: files.write_file(folder / ARRAYS, safetensors_chunks(arrays)),
-        STATE: files.write_file(folder / STATE, [text]),
-    }
-    files.write_file(folder / MANIFEST, [_manifest(written)])
-    files.sync_directory(folder)
 
 
 def rows_directory(directory: Path) -> Path:
@@ -149,7 +124,7 @@ def load(path: Path, part: str | None = None) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        state = _load(path, part)
+        state = sealed.load(path, part)
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {reason(error)}") from error
     if part is not None:
@@ -287,50 +262,16 @@ def _directories(directory: Path) -> list[tuple[int, Path]]:
     return [found for found in _numbered(directory) if stat.S_ISDIR(os.lstat(found[1]).st_mode)]
 
 
-def _manifest(files: dict[str, Any]) -> bytes:
-    document = {"files": files, "format": FORMAT}
-    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _load(path: Path, part: str | None) -> dict[str, Any]:
-    """Check everything that can be checked without trusting the content, then read it."""
-    if not stat.S_ISDIR(os.lstat(path).st_mode):
-        raise CheckpointError(f"{path} is not a checkpoint directory")
-    names = set(os.listdir(path))
-    for name in (MANIFEST, ARRAYS, STATE):
-        if name not in names:
-            raise CheckpointError(f"damaged checkpoint: {path / name} is missing")
-    if extra := sorted(names - {MANIFEST, ARRAYS, STATE}):
-        raise CheckpointError(f"damaged checkpoint: {path / extra[0]} does not belong there")
-    listed = _read_manifest(path / MANIFEST)
-    text = _read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES)
-    _check_memory(path / ARRAYS, listed[ARRAYS][0], part)
-    _read_checked(path / ARRAYS, listed[ARRAYS], None)
-    return decode(path / STATE, text, read_safetensors(path / ARRAYS, part), part)
-
-
-def _check_memory(path: Path, size: int, part: str | None) -> None:
-    """Refuse arrays (a file of ``size`` bytes) that do not fit into memory, before any is read.
-
-    Twice: whoever asks for them has room for the same numbers.
-    """
-    _open_regular(path).close()
-    need = 2 * (size if part is None else claimed_bytes(path, part))
-    have = available_bytes()
-    if have is not None and need > have:
-        raise CheckpointError(f"{path} needs {need} bytes of memory, {have} can be had")
-
-
 def _check_blocks(path: Path, value: Any) -> list[Block]:
     """The blocks that the checkpoint ``path`` names, each there and as written."""
     try:
         blocks = row_blocks.from_json(value)
     except ValueError as error:
-        raise CheckpointError(f"{path / STATE} is not a valid state: {error}") from error
+        raise CheckpointError(f"{path / sealed.STATE} is not a valid state: {error}") from error
     for block in blocks:
         file = rows_directory(path.parent) / block.name
         try:
-            _read_checked(file, (block.size, block.sha256), None)
+            sealed.read_checked(file, (block.size, block.sha256), None)
         except OSError as error:
             raise CheckpointError(f"damaged checkpoint: {file}: {reason(error)}") from error
     return blocks
@@ -339,58 +280,9 @@ def _check_blocks(path: Path, value: Any) -> list[Block]:
 def _named_blocks(path: Path) -> list[Block]:
     """The blocks that the checkpoint ``path`` names; one that cannot be loaded names none."""
     try:
-        listed = _read_manifest(path / MANIFEST)
-        document = json.loads(_read_checked(path / STATE, listed[STATE], MAX_JSON_BYTES))
+        document = json.loads(sealed.read_state(path))
         return row_blocks.from_json(document["values"].get(BLOCKS, []))
     except (CheckpointError, FileNotFoundError, NotADirectoryError):
         return []
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return []  # right sums around a foreign content
-
-
-def _open_regular(path: Path) -> IO[bytes]:
-    if not stat.S_ISREG(os.lstat(path).st_mode):
-        raise CheckpointError(f"damaged checkpoint: {path} is not a regular file")
-    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    with _open_regular(path) as file:
-        raw = file.read(MAX_MANIFEST_BYTES + 1)
-    try:
-        if len(raw) > MAX_MANIFEST_BYTES:
-            raise ValueError("too long")
-        document = json.loads(raw)
-        version, files = document["format"], document["files"]
-        if isinstance(version, int) and version != FORMAT:
-            raise CheckpointError(f"{path} has format {version}; this lwm reads format {FORMAT}")
-        entries = {name: (files[name]["size"], files[name]["sha256"]) for name in (ARRAYS, STATE)}
-        # Compared as bytes, so that no change of the manifest goes unseen, not even a blank.
-        if raw != _manifest({n: {"sha256": s, "size": z} for n, (z, s) in entries.items()}):
-            raise ValueError("not as written")
-        if not all(type(z) is int and type(s) is str for z, s in entries.values()):
-            raise ValueError("wrong types")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"damaged checkpoint: {path} is not a valid manifest") from error
-    return entries
-
-
-def _read_checked(path: Path, entry: tuple[int, str], limit: int | None) -> bytes:
-    """Compare a file with its manifest entry; return its content if it has a ``limit`` in bytes."""
-    size, expected = entry
-    with _open_regular(path) as file:
-        actual = os.fstat(file.fileno()).st_size
-        if actual != size:
-            raise CheckpointError(
-                f"damaged checkpoint: {path} has {actual} bytes, it was written with {size}"
-            )
-        if limit is not None and size > limit:
-            raise CheckpointError(f"{path} has {size} bytes, more than the {limit} allowed")
-        digest, kept = hashlib.sha256(), []
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-            if limit is not None:
-                kept.append(chunk)
-    if digest.hexdigest() != expected:
-        raise CheckpointError(f"damaged checkpoint: {path} does not match its checksum")
-    return b"".join(kept)

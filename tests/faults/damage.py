@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from faults.common import Options, Tally, trained
-from lwm import checkpoint, runs
+from lwm import checkpoint, runs, sealed
 from lwm.errors import LwmError
 from lwm.files import cut_fault
 from lwm.saved import LOGS, RESERVED
 from trees import same
 
 Damage = Callable[[random.Random, "Victim"], str]
-OWN = (checkpoint.ARRAYS, checkpoint.STATE, checkpoint.MANIFEST)
+OWN = (sealed.ARRAYS, sealed.STATE, sealed.MANIFEST)
 
 
 class Victim:
@@ -115,7 +115,7 @@ def mixed(rng: random.Random, victim: Victim) -> str:
 
 def another_version(rng: random.Random, victim: Victim) -> str:
     """A manifest of a format that this lwm does not know."""
-    path = victim.newest / checkpoint.MANIFEST
+    path = victim.newest / sealed.MANIFEST
     document = json.loads(path.read_text())
     document["format"] = rng.choice([0, 2, 99, -1, "1", 1.5, None, True, [1]])
     path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")

@@ -23,7 +23,7 @@ import numpy as np
 import zstandard
 
 from faults.common import Options, trained
-from lwm import blocks, checkpoint, codec, episodes, files, runs
+from lwm import blocks, checkpoint, codec, episodes, files, runs, sealed
 from lwm.blocks import Block
 from lwm.config import load_preset, to_dict
 
@@ -78,13 +78,13 @@ def given_as_file(o: Options, mark: Path) -> Iterator[Case]:
         file = o.where / f"blob-{number}"
         file.write_bytes(data)
         yield Case(f"{name} as trajectory", ["reproduce", "figure3", "--trajectory", str(file)])
-        for target in ("config.json", "status.json", "metrics.jsonl", checkpoint.STATE,
-                       checkpoint.ARRAYS, checkpoint.MANIFEST):  # fmt: skip
+        for target in ("config.json", "status.json", "metrics.jsonl", sealed.STATE,
+                       sealed.ARRAYS, sealed.MANIFEST):  # fmt: skip
             path = o.where / f"run-{number}-{target}"
             shutil.copytree(source, path)
             _replace(path, target, data)
             yield Case(f"{name} as {target}", ["train", "--resume", str(path), "--quiet"])
-    for target in ("config.json", "metrics.jsonl", "checkpoints", checkpoint.STATE):
+    for target in ("config.json", "metrics.jsonl", "checkpoints", sealed.STATE):
         for kind, point in {"link": "/dev/zero", "link out": str(o.where / "precious")}.items():
             path = o.where / f"link-{kind}-{target}"
             shutil.copytree(source, path)
@@ -139,13 +139,13 @@ def given_as_size(o: Options) -> Iterator[Case]:
             for _ in range(size >> 24):
                 digest.update(bytes(1 << 24))
         for folder in (path / "checkpoints").glob("step-*"):
-            (folder / checkpoint.ARRAYS).write_bytes(blob)
-            os.truncate(folder / checkpoint.ARRAYS, len(blob) + size)
-            document = json.loads((folder / checkpoint.MANIFEST).read_text())
+            (folder / sealed.ARRAYS).write_bytes(blob)
+            os.truncate(folder / sealed.ARRAYS, len(blob) + size)
+            document = json.loads((folder / sealed.MANIFEST).read_text())
             sums = {"sha256": digest.hexdigest(), "size": len(blob) + size}
-            document["files"][checkpoint.ARRAYS] = sums
-            manifest = checkpoint._manifest(document["files"])
-            (folder / checkpoint.MANIFEST).write_bytes(manifest)
+            document["files"][sealed.ARRAYS] = sums
+            manifest = sealed.manifest(document["files"])
+            (folder / sealed.MANIFEST).write_bytes(manifest)
         yield Case(f"arrays of {name}", ["train", "--resume", str(path), "--quiet"])
 
 
@@ -185,7 +185,7 @@ def row_bombs() -> Iterator[tuple[str, bytes]]:
 
 def _replace(run: Path, name: str, data: bytes | None, link: str = "") -> None:
     """Put something else in a file's place, with right sums where there are any."""
-    inside = name in (checkpoint.STATE, checkpoint.ARRAYS, checkpoint.MANIFEST)
+    inside = name in (sealed.STATE, sealed.ARRAYS, sealed.MANIFEST)
     for folder in sorted((run / "checkpoints").glob("step-*")) if inside else [run]:
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -195,14 +195,14 @@ def _replace(run: Path, name: str, data: bytes | None, link: str = "") -> None:
             path.symlink_to(link)
         else:
             os.mkfifo(path)
-        if inside and data is not None and name != checkpoint.MANIFEST:
-            (folder / checkpoint.MANIFEST).unlink()
+        if inside and data is not None and name != sealed.MANIFEST:
+            (folder / sealed.MANIFEST).unlink()
             sums = {}
-            for part in (checkpoint.ARRAYS, checkpoint.STATE):
+            for part in (sealed.ARRAYS, sealed.STATE):
                 content = (folder / part).read_bytes()
                 (folder / part).unlink()
                 sums[part] = files.write_file(folder / part, [content])
-            (folder / checkpoint.MANIFEST).write_bytes(checkpoint._manifest(sums))
+            (folder / sealed.MANIFEST).write_bytes(sealed.manifest(sums))
 
 
 def forged_episodes(o: Options, mark: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
