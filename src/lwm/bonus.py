@@ -12,7 +12,6 @@ trains on them.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lwm import checkpoint, devices
+from lwm import arguments, bonus_saved, checkpoint, devices
 from lwm.config import load_preset
 from lwm.encoder import EncoderLearner
-from lwm.errors import BadInput, BadSetting, CheckpointError
+from lwm.errors import BadInput, BadSetting
 from lwm.intrinsic import ErrorBonus, RunningMoments, Window
 from lwm.novelty import KINDS, Novelty, fitted
 from lwm.pairs import draw_pairs
@@ -37,11 +36,6 @@ from lwm.streams import generator, generator_state, restore_generator, torch_see
 from lwm.transitions import Sequences
 from lwm.vision import shift_offsets
 
-_BUILT_BY = (
-    "encoder.embedding", "encoder.hidden", "world_model.features", "world_model.hidden",
-    "world_model.head", "world_model.relu_features", "world_model.residual", "gym.pixel_unit",
-)  # fmt: skip
-"""Settings without which saved networks mean something else."""
 SETTLE = 100
 """Updates after which errors have stopped falling fast: on FrozenLake, CartPole and small images
 the mean bonus was then within 1, and -10 before."""
@@ -139,7 +133,7 @@ class Bonus:
         next observation, the final one at an episode's end (not the reset that follows).  Where
         ``obs`` is not a first one it is taken to be the ``next_obs`` of the call before.
         """
-        first = self._flags(is_first, (self.num_envs,), "is_first") | ~self.known
+        first = arguments.flags(is_first, (self.num_envs,), "is_first") | ~self.known
         after = self.rows(next_obs, "next_obs")
         begun = self.rows(obs, "obs")[first] if first.any() else after[:0]
         return self.step_rows(begun, action, after, first)
@@ -157,7 +151,8 @@ class Bonus:
         ``after`` [B, ...]: of ``next_obs``; ``begun`` [n, ...]: of ``obs``, of the n environments
         where ``first`` [B] is set, which those must be that are not ``known``.
         """
-        taken = self._actions(action, (self.num_envs,))
+        index = arguments.actions(action, (self.num_envs,), self.action_space)
+        taken = devices.put(index, self._device)
         z = self._novelty.embed(after)
         if len(begun):
             mask = devices.put(first, self._device)
@@ -182,7 +177,9 @@ class Bonus:
         ``is_first[i+1]``.  The belief starts at 0: give earlier rows as ``burn_in``, whose
         entries are 0 in the result.  Changes nothing.
         """
-        window = self._window(Sequences(obs, action, is_first), burn_in)[0]
+        seq = Sequences(obs, action, is_first)
+        rows, index, first = arguments.sequences(seq, burn_in, self.sense, self.action_space)
+        window = self._framed(index, first)._replace(z=self._novelty.embed(rows))
         r_in = self._novelty.bonus.recompute(window)[1:]
         r_in[:burn_in] = 0
         return self._told(r_in)
@@ -194,8 +191,8 @@ class Bonus:
         nothing that errors are normalised by (unless ``intrinsic.moments_include_burn_in``).
         """
         seq = sequences if isinstance(sequences, Sequences) else Sequences(*sequences)
-        window, rows, first = self._window(seq, burn_in, embed=False)
-        return self._learn(window, rows, first, burn_in)
+        rows, index, first = arguments.sequences(seq, burn_in, self.sense, self.action_space)
+        return self._learn(self._framed(index, first), rows, first, burn_in)
 
     def update_rows(
         self,
@@ -205,8 +202,8 @@ class Bonus:
         burn_in: int = 0,
     ) -> dict[str, float]:
         """``update`` for one who stores observations as ``sense.rows`` gives them."""
-        window = self._framed(self._actions(action, action.shape), is_first)
-        return self._learn(window, rows, is_first, burn_in)
+        index = arguments.actions(action, action.shape, self.action_space)
+        return self._learn(self._framed(index, is_first), rows, is_first, burn_in)
 
     def _learn(
         self, window: Window, rows: NDArray[Any], first: NDArray[np.bool_], burn_in: int
@@ -244,14 +241,7 @@ class Bonus:
         ``ahead``: the axes before those of an observation (None: [B]); ``what``: their name.
         """
         ahead = (self.num_envs,) if ahead is None else ahead
-        try:
-            rows = self.sense.rows(obs)
-        except ValueError as e:
-            raise ValueError(f"{what}: {e}") from None
-        got = rows.shape[: rows.ndim - len(self.sense.shape)]
-        if got != ahead:
-            raise ValueError(f"{what}: expected a batch of {list(ahead)}, got {list(got)}")
-        return rows
+        return arguments.rows(obs, ahead, self.sense, what)
 
     def save(self, path: str | Path) -> None:
         """Write everything to the directory ``path``: atomic, checksummed, no pickle.
@@ -260,12 +250,9 @@ class Bonus:
         has that name.  Nothing beside it is touched.
         """
         path = Path(path)
-        _check_target(path)
+        bonus_saved.check_target(path)
         state = {
-            "kind": self.kind,
-            "config": to_dict(self.config),
-            "spaces": self._spaces(),
-            "representation": self._novelty.representation,
+            **self._identity(),
             "novelty": self._novelty.state_tree(),
             "belief": devices.fetch(self._belief),
             "z": devices.fetch(self._z),
@@ -283,7 +270,7 @@ class Bonus:
         """
         state = checkpoint.load(Path(path))
         try:
-            self._fits(path, state)
+            bonus_saved.check_fits(path, state, self._identity())
             before = copy.deepcopy(self._novelty.state_tree())
             try:
                 self._novelty.load_tree(state["novelty"])
@@ -301,91 +288,25 @@ class Bonus:
             why = " ".join(str(e).split())
             raise ValueError(f"{path} does not fit this bonus: {why}") from None
 
-    def _fits(self, path: str | Path, state: dict[str, Any]) -> None:
-        """ValueError unless ``state`` is of such a bonus."""
-        expected = {"kind": self.kind, **self._spaces()}
-        got = {"kind": state.get("kind"), **state.get("spaces", {})}
-        # As resolved: what ``auto`` stands for follows from kind and space.
-        expected["encoder.representation"] = self._novelty.representation
-        got["encoder.representation"] = state.get("representation")
-        for key in _BUILT_BY:
-            section, _, name = key.partition(".")
-            expected[key] = get(self.config, key)
-            got[key] = state["config"][section][name]
-        for key, value in expected.items():
-            if got.get(key) != value:
-                raise ValueError(f"{path}: expected {key} {value}, got {got.get(key)}")
-
-    def _spaces(self) -> dict[str, str]:
+    def _identity(self) -> dict[str, Any]:
+        """What it is, beside what it has learned."""
         spaces = {"observation space": self.observation_space, "action space": self.action_space}
-        return {name: str(space) for name, space in spaces.items()}
+        return {
+            "kind": self.kind,
+            "config": to_dict(self.config),
+            "spaces": {name: str(space) for name, space in spaces.items()},
+            "representation": self._novelty.representation,
+        }
 
-    def _window(
-        self, seq: Sequences, burn_in: int, embed: bool = True
-    ) -> tuple[Window, NDArray[Any], NDArray[np.bool_]]:
-        action = np.asarray(seq.action)
-        if action.ndim != 2 or action.shape[0] < 1:
-            raise ValueError(
-                "expected sequences of at least two observations and actions [T, B], got actions "
-                f"of shape {action.shape}"
-            )
-        T, B = action.shape
-        if not 0 <= burn_in < T:
-            raise ValueError(f"expected a burn_in of 0 to {T - 1}, got {burn_in}")
-        rows = self.rows(seq.obs, "obs", (T + 1, B))
-        first = self._flags(seq.is_first, (T + 1, B), "is_first")
-        window = self._framed(self._actions(action, (T, B)), first)
-        return window._replace(z=self._novelty.embed(rows)) if embed else window, rows, first
-
-    def _framed(self, taken: Tensor, first: NDArray[np.bool_]) -> Window:
+    def _framed(self, index: NDArray[np.int64], first: NDArray[np.bool_]) -> Window:
         """A window without its embeddings: row i + 1 is where action i led."""
+        taken = devices.put(index, self._device)
         a_tm1 = torch.cat([torch.zeros_like(taken[:1]), taken])
         last = np.concatenate([first[1:], np.zeros_like(first[:1])])
         begins, ends = (devices.put(v, self._device) for v in (first, last))
         return Window(torch.zeros(0), a_tm1, begins, ends)
 
-    def _flags(self, given: Any, shape: tuple[int, ...], what: str) -> NDArray[np.bool_]:
-        flags = np.asarray(given)
-        if flags.shape != shape or flags.dtype.kind not in "bui":
-            raise ValueError(
-                f"{what}: expected bool {list(shape)}, got {flags.dtype} {list(flags.shape)}"
-            )
-        return flags.astype(np.bool_)
-
-    def _actions(self, given: Any, shape: tuple[int, ...]) -> Tensor:
-        actions = np.asarray(given)
-        if actions.shape != shape or actions.dtype.kind not in "iu":
-            raise ValueError(
-                f"action: expected integers {list(shape)}, got {actions.dtype} "
-                f"{list(actions.shape)}"
-            )
-        index = actions.astype(np.int64) - int(self.action_space.start)
-        n = int(self.action_space.n)
-        if (index < 0).any() or (index >= n).any():
-            raise ValueError(
-                f"action: expected values of {self.action_space}, got {actions.min()} to "
-                f"{actions.max()}"
-            )
-        return devices.put(index, self._device)
-
     def _told(self, r_in: Tensor) -> NDArray[np.float32]:
         if not self.settled:
             return np.zeros(tuple(r_in.shape), np.float32)
         return devices.fetch(r_in).astype(np.float32)
-
-
-def _check_target(path: Path) -> None:
-    """ValueError unless a bonus may be saved there: in no place, or in that of an older one."""
-    if path.name in ("", ".."):
-        raise ValueError(f"expected a path that ends with a name, got {str(path)!r}")
-    if not os.path.lexists(path):
-        return
-    why = "a checkpoint of something else"
-    try:
-        if path.is_dir() and not path.is_symlink() and not os.listdir(path):
-            return
-        if {"kind", "spaces", "novelty"} <= set(checkpoint.load(path, "novelty")):
-            return
-    except (CheckpointError, OSError) as e:
-        why = str(e)
-    raise ValueError(f"expected no file, or a saved bonus to replace, at {path}; got {why}")
