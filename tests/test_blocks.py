@@ -23,8 +23,10 @@ from lwm import blocks, checkpoint, files, runs, sealed
 from lwm.blocks import Block
 from lwm.errors import CheckpointError, LwmError, RunFailed
 from lwm.replay import Replay
+from lwm.saved import Saved
 from lwm.saving import RowBlocks, Stops
 from lwm.types import Step
+from lwm.writing import RunWriter
 from processes import in_child
 
 ENVS, RING, HIDDEN = 3, 37, 4
@@ -74,13 +76,13 @@ def contents(replay: Replay) -> dict[str, bytes]:
     return {k: v.tobytes() for k, v in (rows | ranked).items()} | {"n": bytes([replay.count])}
 
 
-def restored(saved: runs.Saved) -> Replay:
+def restored(saved: Saved) -> Replay:
     replay = new_replay()
     replay.set_blocks(saved.state["replay"], saved.rows())
     return replay
 
 
-def save(writer: runs.RunWriter, rows: RowBlocks, number: int | None = None) -> Path:
+def save(writer: RunWriter, rows: RowBlocks, number: int | None = None) -> Path:
     """A checkpoint of a run whose state is its replay."""
     state = {"replay": rows.replay.get_index()}
     return writer.checkpoint(number or rows.replay.count, state, rows.write_all(Stops()))
@@ -97,7 +99,7 @@ def named(path: Path) -> set[str]:
     return {b.name for step in found for b in checkpoint.load(step)[checkpoint.BLOCKS]}
 
 
-def grow(writer: runs.RunWriter, rows: RowBlocks, stop: int, every: int, salt: int = 0) -> None:
+def grow(writer: RunWriter, rows: RowBlocks, stop: int, every: int, salt: int = 0) -> None:
     """Append rows up to number ``stop``; a checkpoint after every so many."""
     while rows.replay.count < stop:
         add_row(rows.replay, salt)
@@ -269,12 +271,12 @@ def test_blocks_that_cannot_be_named(change: dict[str, Any], tmp_path: Path) -> 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Any:
-    with runs.RunWriter.create(tmp_path / "run", CONFIG, MACHINE) as made:
+    with RunWriter.create(tmp_path / "run", CONFIG, MACHINE) as made:
         yield made
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 36, 37, 38, 45, 61, 160])
-def test_a_replay_comes_back_from_its_blocks(count: int, writer: runs.RunWriter) -> None:
+def test_a_replay_comes_back_from_its_blocks(count: int, writer: RunWriter) -> None:
     # The ring of 37 rows is no multiple of a block: its oldest block is mostly half overwritten.
     rows = RowBlocks(writer, new_replay())
     grow(writer, rows, count, every=1000)
@@ -292,7 +294,7 @@ def test_a_replay_comes_back_from_its_blocks(count: int, writer: runs.RunWriter)
     assert contents(new) == contents(rows.replay)
 
 
-def test_a_row_is_written_once(writer: runs.RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_written_once(writer: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[tuple[int, int]] = []
     original = blocks.write
 
@@ -308,7 +310,7 @@ def test_a_row_is_written_once(writer: runs.RunWriter, monkeypatch: pytest.Monke
     assert len(written) == len(whole) + 1
 
 
-def test_an_empty_replay(writer: runs.RunWriter) -> None:
+def test_an_empty_replay(writer: RunWriter) -> None:
     rows = RowBlocks(writer, new_replay())
     save(writer, rows, 5)
     assert not (writer.path / "checkpoints" / "rows").exists()
@@ -316,7 +318,7 @@ def test_an_empty_replay(writer: runs.RunWriter) -> None:
     assert saved.blocks == () and restored(saved).count == 0
 
 
-def test_exactly_the_blocks_that_are_named_stay(writer: runs.RunWriter) -> None:
+def test_exactly_the_blocks_that_are_named_stay(writer: RunWriter) -> None:
     rows = RowBlocks(writer, new_replay())
     grow(writer, rows, 7, every=1000)
     stray = writer.path / "checkpoints" / "rows"
@@ -332,7 +334,7 @@ def test_exactly_the_blocks_that_are_named_stay(writer: runs.RunWriter) -> None:
     assert len(on_disk(writer.path)) < 12
 
 
-def test_a_checkpoint_that_was_left_behind_keeps_its_blocks(writer: runs.RunWriter) -> None:
+def test_a_checkpoint_that_was_left_behind_keeps_its_blocks(writer: RunWriter) -> None:
     """The run goes on from the one before the newest, and plays on differently."""
     rows = RowBlocks(writer, new_replay())
     grow(writer, rows, 45, every=15)
@@ -341,7 +343,7 @@ def test_a_checkpoint_that_was_left_behind_keeps_its_blocks(writer: runs.RunWrit
     arrays = writer.path / "checkpoints" / "step-000000045" / sealed.ARRAYS
     whole = arrays.read_bytes()
     arrays.write_bytes(b"")
-    again, saved = runs.RunWriter.reopen(writer.path, warn=lambda text: None)
+    again, saved = RunWriter.reopen(writer.path, warn=lambda text: None)
     with again:
         assert saved is not None and saved.frames == 30 and again.blocks == saved.blocks
         other = RowBlocks(again, restored(saved))
@@ -383,7 +385,7 @@ def piped(file: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut_short, drawn_out, flipped, linked, piped, Path.unlink])
 def test_a_damaged_block_is_named_and_the_checkpoint_before_it_used(
-    damage: Callable[[Path], None], writer: runs.RunWriter
+    damage: Callable[[Path], None], writer: RunWriter
 ) -> None:
     rows = RowBlocks(writer, new_replay())
     grow(writer, rows, 20, every=20)
@@ -413,7 +415,7 @@ def test_a_damaged_block_is_named_and_the_checkpoint_before_it_used(
 
 
 @pytest.mark.parametrize("gap", [slice(1, None), slice(0, -1), [0, 1, 3, 4], [1, 0], []])
-def test_missing_rows_are_noticed(gap: Any, writer: runs.RunWriter) -> None:
+def test_missing_rows_are_noticed(gap: Any, writer: RunWriter) -> None:
     rows = RowBlocks(writer, new_replay())
     grow(writer, rows, 36, every=36)
     saved = runs.load_checkpoint(writer.path)
@@ -425,7 +427,7 @@ def test_missing_rows_are_noticed(gap: Any, writer: runs.RunWriter) -> None:
 
 @pytest.mark.parametrize("seam", ["write", "fsync", "rename"])
 def test_a_full_disk_while_a_block_is_written(
-    seam: str, writer: runs.RunWriter, monkeypatch: pytest.MonkeyPatch
+    seam: str, writer: RunWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = RowBlocks(writer, new_replay())
     grow(writer, rows, 12, every=12)
@@ -455,9 +457,9 @@ def test_a_full_disk_while_a_block_is_written(
 def play(path: Path, end: int, warn: Callable[[str], None]) -> None:
     """A run whose state is its replay: a checkpoint every 13 rows; goes on where it was."""
     if runs.is_run(path):
-        writer, saved = runs.RunWriter.reopen(path, warn=warn)
+        writer, saved = RunWriter.reopen(path, warn=warn)
     else:
-        writer, saved = runs.RunWriter.create(path, CONFIG, MACHINE), None
+        writer, saved = RunWriter.create(path, CONFIG, MACHINE), None
     with writer:
         rows = RowBlocks(writer, restored(saved) if saved else new_replay())
         grow(writer, rows, end, every=13)

@@ -15,7 +15,7 @@ from lwm.config import load_preset, to_dict
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import campaign, figure1, figure2, figure4, figure5
 from lwm.experiments.options import Options
-from lwm.runs import RunWriter
+from lwm.writing import RunWriter
 
 
 def test_w_mse_lays_the_trajectory_out_in_time() -> None:

@@ -64,6 +64,7 @@ LAYERS = {
     "lwm.episodes": 7,
     "lwm.saved": 7,
     "lwm.runs": 7,
+    "lwm.writing": 7,
     "lwm.plan": 8,
     "lwm.recording": 8,
     "lwm.saving": 8,

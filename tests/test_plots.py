@@ -17,7 +17,7 @@ from lwm.config import load_preset, to_dict
 from lwm.episodes import Episode
 from lwm.errors import BadInput
 from lwm.plots import curves, episode
-from lwm.runs import RunWriter
+from lwm.writing import RunWriter
 
 BLUE, UNSEEN, WHITE = (0, 114, 178), (169, 176, 188), (255, 255, 255)
 

@@ -14,6 +14,7 @@ from lwm import quickstart, runs, session
 from lwm.config import Config, load_preset
 from lwm.errors import BadInput
 from lwm.training import Trainer
+from lwm.writing import RunWriter, write_evaluation
 
 
 def tiny(**changes: Any) -> Config:
@@ -33,7 +34,7 @@ class Driver:
     def __init__(self) -> None:
         self.starts: list[int] = []
 
-    def __call__(self, writer: runs.RunWriter, trainer: Trainer, quiet: bool) -> dict[str, Any]:
+    def __call__(self, writer: RunWriter, trainer: Trainer, quiet: bool) -> dict[str, Any]:
         assert not quiet
         self.starts.append(trainer.frames)
         return session.run(writer, trainer)
@@ -73,7 +74,7 @@ def test_a_finished_run_is_shown_again_without_training(driver: Driver, tmp_path
     quickstart.quickstart(tmp_path / "run", driver)
     (tmp_path / "run" / "episode.gif").unlink()
     changed = (runs.read_evaluation(tmp_path / "run") or {}) | {"score": -12.34}
-    runs.write_evaluation(tmp_path / "run", changed)
+    write_evaluation(tmp_path / "run", changed)
     text = quickstart.quickstart(tmp_path / "run", driver)
     assert driver.starts == [0]
     assert "nothing was trained" in text

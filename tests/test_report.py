@@ -17,7 +17,7 @@ from lwm.episodes import Episode, episode_path, write_episode
 from lwm.errors import BadInput
 from lwm.experiments import limits, rows, table1
 from lwm.report import curves, page, player, tables
-from lwm.runs import RunWriter
+from lwm.writing import RunWriter
 
 VOID = {"meta", "img", "input", "br", "line", "rect", "circle", "polyline"}
 

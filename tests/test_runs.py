@@ -24,7 +24,8 @@ import pytest
 
 from lwm import __version__, checkpoint, files, runs, sealed
 from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, RunInUse
-from lwm.machine import available_bytes
+from lwm.machine import available_bytes, machine_facts, mismatches
+from lwm.writing import RunWriter
 from processes import in_child
 
 CONFIG = {"seed": 3, "env": {"id": "lwm/Labyrinth-v0"}}
@@ -37,8 +38,8 @@ def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Iterator[runs.RunWriter]:
-    with runs.RunWriter.create(tmp_path / "run", CONFIG, MACHINE) as made:
+def writer(tmp_path: Path) -> Iterator[RunWriter]:
+    with RunWriter.create(tmp_path / "run", CONFIG, MACHINE) as made:
         yield made
 
 
@@ -66,7 +67,7 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_layout(writer: runs.RunWriter) -> None:
+def test_layout(writer: RunWriter) -> None:
     writer.log({"frames": 1})
     writer.log_timing({"seconds": 0.5})
     writer.checkpoint(10, {"w": np.arange(3)})
@@ -89,7 +90,7 @@ def test_layout(writer: runs.RunWriter) -> None:
     assert [entry.name for entry in (path / "checkpoints").iterdir()] == ["step-000000010"]
 
 
-def test_readers_see_what_was_written(writer: runs.RunWriter) -> None:
+def test_readers_see_what_was_written(writer: RunWriter) -> None:
     writer.log({"frames": 1, "loss": np.float32(0.5), "q": np.array([1, 2]), "n": np.int64(7)})
     writer.log({"nan": float("nan"), "inf": [float("inf")], "deep": {"x": np.float64("-inf")}})
     path = writer.path
@@ -114,7 +115,7 @@ def test_readers_see_what_was_written(writer: runs.RunWriter) -> None:
         writer.set_status("asleep")
 
 
-def test_a_checkpoint_comes_back_with_its_facts(writer: runs.RunWriter) -> None:
+def test_a_checkpoint_comes_back_with_its_facts(writer: RunWriter) -> None:
     assert "no checkpoint yet" in refusal(BadInput, runs.load_checkpoint, writer.path)
     writer.checkpoint(10, {"w": np.arange(3)})
     saved = runs.load_checkpoint(writer.path)
@@ -139,10 +140,10 @@ def test_a_checkpoint_comes_back_with_its_facts(writer: runs.RunWriter) -> None:
     ],
 )
 def test_leaving_records_a_status_and_unlocks(
-    tmp_path: Path, leave: Callable[[runs.RunWriter], Any], state: str, message: str
+    tmp_path: Path, leave: Callable[[RunWriter], Any], state: str, message: str
 ) -> None:
     try:
-        with runs.RunWriter.create(tmp_path, CONFIG, MACHINE) as writer:
+        with RunWriter.create(tmp_path, CONFIG, MACHINE) as writer:
             leave(writer)
     except (ZeroDivisionError, RunFailed, KeyboardInterrupt):
         pass
@@ -150,7 +151,7 @@ def test_leaving_records_a_status_and_unlocks(
     assert status is not None
     assert (status["state"], status["message"]) == (state, message)
     writer.close()
-    again, saved = runs.RunWriter.reopen(tmp_path)
+    again, saved = RunWriter.reopen(tmp_path)
     again.close()
     assert saved is None
 
@@ -159,41 +160,41 @@ def fail_with(error: BaseException) -> None:
     raise error
 
 
-def test_a_directory_with_a_run_is_refused(writer: runs.RunWriter, tmp_path: Path) -> None:
-    message = refusal(BadInput, runs.RunWriter.create, writer.path, CONFIG, MACHINE)
+def test_a_directory_with_a_run_is_refused(writer: RunWriter, tmp_path: Path) -> None:
+    message = refusal(BadInput, RunWriter.create, writer.path, CONFIG, MACHINE)
     assert "--resume" in message
     assert str(writer.path) in message
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "metrics.jsonl").write_text("")
-    refusal(BadInput, runs.RunWriter.create, tmp_path / "half", CONFIG, MACHINE)
+    refusal(BadInput, RunWriter.create, tmp_path / "half", CONFIG, MACHINE)
 
 
 def test_a_directory_with_other_things_is_used(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "lock").write_text("")
-    runs.RunWriter.create(tmp_path, CONFIG, MACHINE).close()
+    RunWriter.create(tmp_path, CONFIG, MACHINE).close()
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_what_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
-        assert str(path) in refusal(BadInput, runs.RunWriter.create, path, CONFIG, MACHINE)
-    runs.RunWriter.create(tmp_path / "run", CONFIG, MACHINE).close()
+        assert str(path) in refusal(BadInput, RunWriter.create, path, CONFIG, MACHINE)
+    RunWriter.create(tmp_path / "run", CONFIG, MACHINE).close()
     # Tests may run as root, whom no permission stops.
     monkeypatch.setattr(files.os, "open", lambda *arguments: fail(errno.EROFS))
-    assert "Read-only" in refusal(BadInput, runs.RunWriter.create, tmp_path / "b", CONFIG, MACHINE)
-    assert "Read-only" in refusal(BadInput, runs.RunWriter.reopen, tmp_path / "run")
+    assert "Read-only" in refusal(BadInput, RunWriter.create, tmp_path / "b", CONFIG, MACHINE)
+    assert "Read-only" in refusal(BadInput, RunWriter.reopen, tmp_path / "run")
 
 
 def test_a_failed_start_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(files, "rename", lambda source, target: fail(errno.ENOSPC))
-        message = refusal(RunFailed, runs.RunWriter.create, tmp_path, CONFIG, MACHINE)
+        message = refusal(RunFailed, RunWriter.create, tmp_path, CONFIG, MACHINE)
     assert "No space left" in message
     assert not runs.is_run(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
-    runs.RunWriter.create(tmp_path, CONFIG, MACHINE).close()
+    RunWriter.create(tmp_path, CONFIG, MACHINE).close()
 
 
 OPEN_RUN = """
@@ -201,7 +202,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from lwm.errors import LwmError
-from lwm.runs import RunWriter
+from lwm.writing import RunWriter
 try:
     RunWriter.reopen(Path(sys.argv[1]))[0].close()
 except LwmError as error:
@@ -211,9 +212,9 @@ else:
 """
 
 
-def test_a_second_writer_is_refused(writer: runs.RunWriter) -> None:
+def test_a_second_writer_is_refused(writer: RunWriter) -> None:
     message = f"{writer.path} is in use by process {os.getpid()}"
-    assert refusal(RunInUse, runs.RunWriter.reopen, writer.path) == message
+    assert refusal(RunInUse, RunWriter.reopen, writer.path) == message
     writer.log({"frames": 1})
     done = run_python(OPEN_RUN, str(writer.path))
     assert done.stdout == f"RunInUse 2 {message}\n", done.stderr
@@ -226,7 +227,7 @@ def test_the_lock_of_a_killed_writer_is_free_even_if_its_workers_live(tmp_path: 
     reading, writing = os.pipe()
 
     def write_with_a_worker() -> None:
-        runs.RunWriter.create(tmp_path, CONFIG, MACHINE)
+        RunWriter.create(tmp_path, CONFIG, MACHINE)
         if os.fork() == 0:
             os.close(writing)
             os.read(reading, 1)
@@ -234,19 +235,19 @@ def test_the_lock_of_a_killed_writer_is_free_even_if_its_workers_live(tmp_path: 
         os._exit(9)
 
     assert in_child(write_with_a_worker) == 9
-    writer, saved = runs.RunWriter.reopen(tmp_path)
+    writer, saved = RunWriter.reopen(tmp_path)
     writer.close()
     os.close(writing)
     os.close(reading)
     assert saved is None
 
 
-def test_a_fork_does_not_unlock(writer: runs.RunWriter) -> None:
+def test_a_fork_does_not_unlock(writer: RunWriter) -> None:
     assert in_child(lambda: None) == 0
-    refusal(RunInUse, runs.RunWriter.reopen, writer.path)
+    refusal(RunInUse, RunWriter.reopen, writer.path)
 
 
-def test_resume_cuts_the_logs_at_the_checkpoint(writer: runs.RunWriter) -> None:
+def test_resume_cuts_the_logs_at_the_checkpoint(writer: RunWriter) -> None:
     writer.log({"frames": 1})
     writer.log_timing({"s": 1})
     writer.checkpoint(1, {"n": 1})
@@ -255,7 +256,7 @@ def test_resume_cuts_the_logs_at_the_checkpoint(writer: runs.RunWriter) -> None:
     writer.close()
     with open(writer.path / "metrics.jsonl", "ab") as file:
         file.write(b'{"frames": 3, "lo')
-    again, saved = runs.RunWriter.reopen(writer.path, {**MACHINE, "threads": 2})
+    again, saved = RunWriter.reopen(writer.path, {**MACHINE, "threads": 2})
     assert saved is not None
     assert (saved.frames, saved.state, saved.machine) == (1, {"n": 1}, MACHINE)
     with again:
@@ -268,10 +269,10 @@ def test_resume_cuts_the_logs_at_the_checkpoint(writer: runs.RunWriter) -> None:
     assert runs.read_machine(writer.path) == MACHINE
 
 
-def test_resume_without_a_checkpoint_starts_over(writer: runs.RunWriter) -> None:
+def test_resume_without_a_checkpoint_starts_over(writer: RunWriter) -> None:
     writer.log({"frames": 1})
     writer.close()
-    again, saved = runs.RunWriter.reopen(writer.path)
+    again, saved = RunWriter.reopen(writer.path)
     with again:
         assert saved is None
         assert list(runs.read_metrics(writer.path)) == []
@@ -282,7 +283,7 @@ def test_resume_without_a_checkpoint_starts_over(writer: runs.RunWriter) -> None
 @pytest.mark.parametrize("left", ["nothing", "an empty directory", "a file"])
 @pytest.mark.parametrize("witness", ["status.json", "timing.jsonl"])
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
-    writer: runs.RunWriter, witness: str, left: str
+    writer: RunWriter, witness: str, left: str
 ) -> None:
     writer.log({"frames": 1})
     writer.checkpoint(1, {})
@@ -299,20 +300,20 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
         folder.write_text("")
     logs = [writer.path / name for name in ("metrics.jsonl", "timing.jsonl")]
     before = [log.read_bytes() for log in logs]
-    said = refusal(BadInput, runs.RunWriter.reopen, writer.path)
+    said = refusal(BadInput, RunWriter.reopen, writer.path)
     assert str(folder) in said and (left == "a file" or witness in said)
     assert [log.read_bytes() for log in logs] == before
     assert (runs.read_status(writer.path) or {})["state"] == "stopped"
 
 
-def test_resume_falls_back_and_cuts_further(writer: runs.RunWriter) -> None:
+def test_resume_falls_back_and_cuts_further(writer: RunWriter) -> None:
     for frames in (1, 2):
         writer.log({"frames": frames})
         writer.checkpoint(frames, {"n": frames})
     writer.close()
     (writer.path / "checkpoints" / "step-000000002" / sealed.STATE).write_bytes(b"{}")
     told: list[str] = []
-    again, saved = runs.RunWriter.reopen(writer.path, warn=told.append)
+    again, saved = RunWriter.reopen(writer.path, warn=told.append)
     with again:
         assert saved is not None
         assert saved.frames == 1
@@ -324,18 +325,18 @@ def test_resume_falls_back_and_cuts_further(writer: runs.RunWriter) -> None:
     assert len(list((writer.path / "checkpoints").iterdir())) == 2
 
 
-def test_resume_refuses_when_no_checkpoint_is_good(writer: runs.RunWriter) -> None:
+def test_resume_refuses_when_no_checkpoint_is_good(writer: RunWriter) -> None:
     writer.log({"frames": 1})
     saved = writer.checkpoint(1, {})
     writer.close()
     (saved / sealed.STATE).unlink()
     told: list[str] = []
-    refusal(CheckpointError, runs.RunWriter.reopen, writer.path, None, 2, told.append)
+    refusal(CheckpointError, RunWriter.reopen, writer.path, None, 2, told.append)
     assert list(runs.read_metrics(writer.path)) == [{"frames": 1}]
 
 
 @pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl"])
-def test_resume_refuses_a_log_that_is_not_its_own(writer: runs.RunWriter, log: str) -> None:
+def test_resume_refuses_a_log_that_is_not_its_own(writer: RunWriter, log: str) -> None:
     for _ in range(3):
         writer.log({"frames": 1})
         writer.log_timing({"seconds": 1})
@@ -347,20 +348,20 @@ def test_resume_refuses_a_log_that_is_not_its_own(writer: runs.RunWriter, log: s
         path.write_bytes(damaged)
         other = {name: (writer.path / name).read_bytes() for name in ("metrics.jsonl", log)}
         told: list[str] = []
-        refusal(CheckpointError, runs.RunWriter.reopen, writer.path, None, 2, told.append)
+        refusal(CheckpointError, RunWriter.reopen, writer.path, None, 2, told.append)
         assert len(told) == 1 and str(path) in told[0]
         assert {name: (writer.path / name).read_bytes() for name in other} == other
     path.unlink()
-    refusal(CheckpointError, runs.RunWriter.reopen, writer.path, None, 2, told.append)
+    refusal(CheckpointError, RunWriter.reopen, writer.path, None, 2, told.append)
     assert f"{path} has 0 bytes" in told[-1] and not path.exists()
     path.write_bytes(whole)
-    runs.RunWriter.reopen(writer.path)[0].close()
+    RunWriter.reopen(writer.path)[0].close()
 
 
 @pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl"])
 @pytest.mark.parametrize("cut", [1, 5])
 def test_a_checkpoint_that_saw_more_of_a_log_is_passed_over(
-    writer: runs.RunWriter, log: str, cut: int
+    writer: RunWriter, log: str, cut: int
 ) -> None:
     for frames in (1, 2, 3):
         writer.log({"frames": frames})
@@ -371,7 +372,7 @@ def test_a_checkpoint_that_saw_more_of_a_log_is_passed_over(
     path.write_bytes(path.read_bytes()[:-cut])
     assert runs.load_checkpoint(writer.path).frames == 3  # readers of weights need no log
     told: list[str] = []
-    again, saved = runs.RunWriter.reopen(writer.path, warn=told.append)
+    again, saved = RunWriter.reopen(writer.path, warn=told.append)
     with again:
         assert saved is not None and saved.frames == 2
         assert len(told) == 1 and "step-000000003 saw" in told[0] and str(path) in told[0]
@@ -379,7 +380,7 @@ def test_a_checkpoint_that_saw_more_of_a_log_is_passed_over(
         assert [row["seconds"] for row in runs.read_timing(writer.path)] == [1, 2]
 
 
-def test_a_checkpoint_of_something_else_is_refused(writer: runs.RunWriter) -> None:
+def test_a_checkpoint_of_something_else_is_refused(writer: RunWriter) -> None:
     folder = writer.path / "checkpoints"
     good = {"frames": 7, "machine": {}, "log_bytes": [0, 0]}
     for own in (
@@ -400,58 +401,56 @@ def test_a_checkpoint_of_something_else_is_refused(writer: runs.RunWriter) -> No
     assert runs.load_checkpoint(writer.path).frames == 7
 
 
-def test_a_checkpoint_of_another_config_is_passed_over(
-    writer: runs.RunWriter, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_config_is_passed_over(writer: RunWriter, tmp_path: Path) -> None:
     # Same shapes, same frames, right sums: nothing else would tell it from the run's own.
-    with runs.RunWriter.create(tmp_path / "other", {"seed": 1}, {}) as other:
+    with RunWriter.create(tmp_path / "other", {"seed": 1}, {}) as other:
         foreign = other.checkpoint(20, {"of": "another"})
     writer.checkpoint(10, {"of": "this"})
     writer.close()
     shutil.copytree(foreign, writer.path / "checkpoints" / foreign.name)
     told: list[str] = []
     assert runs.load_checkpoint(writer.path, told.append).state == {"of": "this"}
-    again, saved = runs.RunWriter.reopen(writer.path, None, 2, told.append)
+    again, saved = RunWriter.reopen(writer.path, None, 2, told.append)
     again.close()
     assert saved is not None and saved.frames == 10
     assert len(told) == 2 and "of another config" in told[0] == told[1]
 
 
-def test_checkpoints_of_an_earlier_lwm_are_read(writer: runs.RunWriter) -> None:
+def test_checkpoints_of_an_earlier_lwm_are_read(writer: RunWriter) -> None:
     own = {"frames": 7, "machine": {}, "log_bytes": [0, 0]}  # without sums
     writer.close()
     checkpoint.save(writer.path / "checkpoints", "step-000000007", {"_run": own})
-    again, saved = runs.RunWriter.reopen(writer.path)
+    again, saved = RunWriter.reopen(writer.path)
     again.close()
     assert saved is not None and saved.frames == 7 and saved.log_sums == ()
 
 
 @pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl"])
-def test_a_row_that_was_changed_is_told(writer: runs.RunWriter, log: str) -> None:
+def test_a_row_that_was_changed_is_told(writer: RunWriter, log: str) -> None:
     for number in range(3):
         writer.log({"frames": number})
         writer.log_timing({"seconds": number})
     writer.checkpoint(3, {})
     writer.close()
     told: list[str] = []
-    runs.RunWriter.reopen(writer.path, None, 2, told.append)[0].close()
+    RunWriter.reopen(writer.path, None, 2, told.append)[0].close()
     assert told == []
     path = writer.path / log
     path.write_bytes(path.read_bytes().replace(b"1", b"7"))
-    again, saved = runs.RunWriter.reopen(writer.path, None, 2, told.append)
+    again, saved = RunWriter.reopen(writer.path, None, 2, told.append)
     assert saved is not None and saved.frames == 3
     assert len(told) == 1 and str(path) in told[0]
     # From here on the log is taken as it is.
     again.checkpoint(4, {})
     again.close()
-    runs.RunWriter.reopen(writer.path, None, 2, told.append)[0].close()
+    RunWriter.reopen(writer.path, None, 2, told.append)[0].close()
     assert len(told) == 1
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 @pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl"])
 def test_a_log_that_is_no_file_is_neither_cut_nor_waited_for(
-    writer: runs.RunWriter, tmp_path: Path, log: str, kind: str
+    writer: RunWriter, tmp_path: Path, log: str, kind: str
 ) -> None:
     writer.close()
     precious = tmp_path / "precious"
@@ -461,7 +460,7 @@ def test_a_log_that_is_no_file_is_neither_cut_nor_waited_for(
         (writer.path / log).symlink_to(precious)
     else:
         os.mkfifo(writer.path / log)
-    said = refusal(BadInput, runs.RunWriter.reopen, writer.path)
+    said = refusal(BadInput, RunWriter.reopen, writer.path)
     assert said == f"{writer.path / log} is not a regular file"
     assert precious.read_text() == "precious\n"
     reader = runs.read_metrics if log == "metrics.jsonl" else runs.read_timing
@@ -480,9 +479,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "checkpoints/rows"])
-def test_linked_directories_are_not_followed(
-    writer: runs.RunWriter, tmp_path: Path, name: str
-) -> None:
+def test_linked_directories_are_not_followed(writer: RunWriter, tmp_path: Path, name: str) -> None:
     place = elsewhere(tmp_path)
     before = sorted(path.name for path in place.iterdir())
     writer.checkpoint(1, {})
@@ -496,14 +493,12 @@ def test_linked_directories_are_not_followed(
     assert refusal(BadInput, writer.write_block, 0, rows) == said
     assert refusal(BadInput, runs.load_checkpoint, writer.path) == said
     writer.close()
-    assert refusal(BadInput, runs.RunWriter.reopen, writer.path) == said
+    assert refusal(BadInput, RunWriter.reopen, writer.path) == said
     assert sorted(path.name for path in place.iterdir()) == before
 
 
 @pytest.mark.parametrize("name", ["config.json", "status.json", "machine.json"])
-def test_links_to_documents_are_not_followed(
-    writer: runs.RunWriter, tmp_path: Path, name: str
-) -> None:
+def test_links_to_documents_are_not_followed(writer: RunWriter, tmp_path: Path, name: str) -> None:
     writer.close()
     (writer.path / name).rename(tmp_path / name)
     (writer.path / name).symlink_to(tmp_path / name)
@@ -511,7 +506,7 @@ def test_links_to_documents_are_not_followed(
     assert "not a regular file" in refusal(BadInput, read[name[:-5]], writer.path)
 
 
-def test_a_half_written_last_line_is_skipped(writer: runs.RunWriter) -> None:
+def test_a_half_written_last_line_is_skipped(writer: RunWriter) -> None:
     writer.log({"frames": 1})
     with open(writer.path / "metrics.jsonl", "ab") as file:
         for tail in (b"{", b'"frames": 2', b"}"):
@@ -524,23 +519,21 @@ def test_a_half_written_last_line_is_skipped(writer: runs.RunWriter) -> None:
 
 
 @pytest.mark.parametrize("line", [b"{]\n", b"[1]\n", b"\xff\n", b"[" * 99_999 + b"\n", b"\n"])
-def test_a_damaged_line_inside_is_named(writer: runs.RunWriter, line: bytes) -> None:
+def test_a_damaged_line_inside_is_named(writer: RunWriter, line: bytes) -> None:
     writer.log({"frames": 1})
     with open(writer.path / "metrics.jsonl", "ab") as file:
         file.write(line + b"{}\n")
     assert "line 2 of" in refusal(BadInput, list, runs.read_metrics(writer.path))
 
 
-def test_endless_lines_are_refused(writer: runs.RunWriter) -> None:
+def test_endless_lines_are_refused(writer: RunWriter) -> None:
     refusal(RunFailed, writer.log, {"a": "x" * files.MAX_ROW_BYTES})
     with open(writer.path / "metrics.jsonl", "ab") as file:
         file.write(b" " * (files.MAX_ROW_BYTES + 10))
     assert "too long" in refusal(BadInput, list, runs.read_metrics(writer.path))
 
 
-def test_a_full_disk_leaves_no_half_row(
-    writer: runs.RunWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_half_row(writer: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     writer.log({"frames": 1})
     writer.checkpoint(1, {"n": 1})
     room = 5
@@ -572,16 +565,16 @@ def test_the_first_error_is_the_one_reported(
 ) -> None:
     with (
         pytest.raises(RunFailed, match=r"metrics\.jsonl"),
-        runs.RunWriter.create(tmp_path, CONFIG, MACHINE) as writer,
+        RunWriter.create(tmp_path, CONFIG, MACHINE) as writer,
     ):
         monkeypatch.setattr(files, "write", lambda descriptor, data: fail(errno.ENOSPC))
         writer.log({"frames": 1})
     monkeypatch.undo()
-    runs.RunWriter.reopen(tmp_path)[0].close()
+    RunWriter.reopen(tmp_path)[0].close()
 
 
 def test_logs_are_synced_before_the_checkpoint(
-    writer: runs.RunWriter, monkeypatch: pytest.MonkeyPatch
+    writer: RunWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tape: list[str] = []
 
@@ -595,7 +588,7 @@ def test_logs_are_synced_before_the_checkpoint(
 
 @pytest.mark.parametrize("state", ["finished", "stopped", "failed"])
 def test_logs_are_synced_before_a_final_status(
-    writer: runs.RunWriter, monkeypatch: pytest.MonkeyPatch, state: str
+    writer: RunWriter, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     tape: list[str] = []
 
@@ -621,7 +614,7 @@ def test_names_of_new_directories_are_synced(
             tape.append(path.relative_to(tmp_path))
 
     monkeypatch.setattr(files, "fsync", fsync)
-    with runs.RunWriter.create(tmp_path / "a" / "b" / "run", CONFIG, MACHINE) as writer:
+    with RunWriter.create(tmp_path / "a" / "b" / "run", CONFIG, MACHINE) as writer:
         assert [str(path) for path in tape[:4]] == [".", "a", "a/b", "a/b/run"]
         tape.clear()
         writer.write_block(0, {"obs": np.zeros((1, 1, 4), np.uint8)})
@@ -635,9 +628,9 @@ def test_names_of_new_directories_are_synced(
 def count_to(path: Path, end: int, warn: Callable[[str], None]) -> None:
     """A training run whose state is a number: log it, now and then save it, resume if need be."""
     if runs.is_run(path):
-        writer, saved = runs.RunWriter.reopen(path, warn=warn)
+        writer, saved = RunWriter.reopen(path, warn=warn)
     else:
-        writer, saved = runs.RunWriter.create(path, CONFIG, MACHINE), None
+        writer, saved = RunWriter.create(path, CONFIG, MACHINE), None
     start = int(saved.state["number"]) if saved else 0
     with writer:
         for number in range(start + 1, end + 1):
@@ -697,7 +690,7 @@ READERS = [
     runs.read_metrics,
     runs.read_timing,
     runs.load_checkpoint,
-    runs.RunWriter.reopen,
+    RunWriter.reopen,
 ]
 
 
@@ -728,17 +721,17 @@ def test_what_is_no_run_is_refused(tmp_path: Path, reader: Callable[[Path], Any]
 def test_bad_config_files_are_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "config.json").write_bytes(text)
     assert "config.json" in refusal(BadInput, runs.read_config, tmp_path)
-    assert "config.json" in refusal(BadInput, runs.RunWriter.reopen, tmp_path)
+    assert "config.json" in refusal(BadInput, RunWriter.reopen, tmp_path)
 
 
-def test_a_pipe_instead_of_a_document_does_not_block(writer: runs.RunWriter) -> None:
+def test_a_pipe_instead_of_a_document_does_not_block(writer: RunWriter) -> None:
     os.mkfifo(writer.path / "evaluation.json")
     assert "regular" in refusal(BadInput, runs.read_evaluation, writer.path)
 
 
 def test_runs_are_found(tmp_path: Path) -> None:
     for name in ("b/seed1", "b/seed0", "a", "c/d/e/f/too-deep"):
-        runs.RunWriter.create(tmp_path / name, CONFIG, MACHINE).close()
+        RunWriter.create(tmp_path / name, CONFIG, MACHINE).close()
     (tmp_path / "a" / "inside").mkdir()
     (tmp_path / "a" / "inside" / "config.json").write_text("{}")
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -748,10 +741,10 @@ def test_runs_are_found(tmp_path: Path) -> None:
     refusal(BadInput, runs.find_runs, tmp_path / "none")
 
 
-def test_evaluating_needs_no_lock(writer: runs.RunWriter) -> None:
+def test_evaluating_needs_no_lock(writer: RunWriter) -> None:
     done = run_python(
-        "import sys; from pathlib import Path; from lwm import runs;"
-        "runs.write_evaluation(Path(sys.argv[1]), {'mean': 2.0})",
+        "import sys; from pathlib import Path; from lwm import writing;"
+        "writing.write_evaluation(Path(sys.argv[1]), {'mean': 2.0})",
         str(writer.path),
     )
     assert done.returncode == 0, done.stderr
@@ -759,7 +752,7 @@ def test_evaluating_needs_no_lock(writer: runs.RunWriter) -> None:
 
 
 def test_machine_facts_name_no_person_and_no_place() -> None:
-    facts = runs.machine_facts(2)
+    facts = machine_facts(2)
     assert facts["threads"] == 2
     assert facts["python"] == platform.python_version()
     assert facts["numpy"] == np.__version__
@@ -786,10 +779,10 @@ def test_memory_that_can_be_had_heeds_the_limit_of_the_process() -> None:
 
 
 def test_mismatches_are_told_in_words() -> None:
-    assert runs.mismatches(MACHINE, dict(MACHINE)) == []
+    assert mismatches(MACHINE, dict(MACHINE)) == []
     now = {**MACHINE, "torch": "2.14", "threads": 2, "extra": 1}
     del now["numpy"]
-    assert runs.mismatches(MACHINE, now) == [
+    assert mismatches(MACHINE, now) == [
         "torch 2.13.0 then, 2.14 now",
         "numpy 2.4.0 then, unknown now",
         "threads 1 then, 2 now",
@@ -798,7 +791,7 @@ def test_mismatches_are_told_in_words() -> None:
 
 def test_nothing_here_loads_torch() -> None:
     done = run_python(
-        "import sys, lwm.runs, lwm.episodes; lwm.runs.machine_facts(1);"
+        "import sys, lwm.writing, lwm.machine, lwm.episodes; lwm.machine.machine_facts(1);"
         "print('torch' in sys.modules)"
     )
     assert done.stdout == "False\n", done.stderr

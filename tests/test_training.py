@@ -26,6 +26,7 @@ from lwm.config import Config, load_preset, to_dict
 from lwm.errors import CheckpointError, RunFailed, RunInUse
 from lwm.training import Trainer
 from lwm.types import Event
+from lwm.writing import RunWriter
 from trees import same
 
 
@@ -249,13 +250,13 @@ def test_a_long_checkpoint_is_a_long_pause(tmp_path: Path, monkeypatch: pytest.M
         now += 1
         return now
 
-    def slow(self: runs.RunWriter, *_: Any) -> None:
+    def slow(self: RunWriter, *_: Any) -> None:
         nonlocal now
         now += 50
 
     for module in (session, saving):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
-    monkeypatch.setattr(runs.RunWriter, "checkpoint", slow)
+    monkeypatch.setattr(RunWriter, "checkpoint", slow)
     session.run(*session.start(config(), tmp_path / "run"))
     pauses = {row["frames"]: row["longest_pause"] for row in runs.read_timing(tmp_path / "run")}
     # Checkpoints at the first cycles past 300 and 600 frames, and before the row of the end.

@@ -10,12 +10,13 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from lwm import playing, runs, session
+from lwm import playing, session
 from lwm.cli import main
 from lwm.config import load_preset, to_dict
 from lwm.errors import BadInput
 from lwm.experiments import runner
 from lwm.viewer import rounds
+from lwm.writing import RunWriter
 
 WORLD = """
 import gymnasium
@@ -62,7 +63,7 @@ def test_a_run_does_not_decide_what_is_imported(
     tmp_path: Path, planted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    with runs.RunWriter.create(run, to_dict(load_preset("debug", SETTINGS, "gym")), {}):
+    with RunWriter.create(run, to_dict(load_preset("debug", SETTINGS, "gym")), {}):
         pass
     said = f"lwm: {run} would import planted_world: if you trust it, add --env {ENV}\n"
     for command in (["train", "--resume", str(run)], ["evaluate", str(run)]):
@@ -79,7 +80,7 @@ def test_a_run_does_not_decide_what_is_imported(
 def test_another_workload_has_no_environment_to_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs.RunWriter.create(tmp_path, to_dict(load_preset("debug")), {}).close()
+    RunWriter.create(tmp_path, to_dict(load_preset("debug")), {}).close()
     assert main(["train", "--resume", str(tmp_path), "--env", "json:X-v0"]) == 2
     assert "is of labyrinth, not of --env json:X-v0" in capsys.readouterr().err
 

@@ -24,11 +24,11 @@ from lwm.cli import main
 from lwm.config import load_preset, to_dict
 from lwm.episodes import Episode, episode_path, write_episode
 from lwm.errors import BadInput
-from lwm.runs import RunWriter
 from lwm.viewer import disk, film, server
 from lwm.viewer.app import COOKIE, make_app
 from lwm.viewer.listing import Listing
 from lwm.viewer.series import Logs, thinned
+from lwm.writing import RunWriter
 
 TEMPTATIONS = [
     "..", "../secret", "..%2fsecret", "%2e%2e/secret", "....//secret", "/etc", "//etc",

@@ -196,7 +196,7 @@ def plan(args: argparse.Namespace) -> int:
 
 def evaluate(args: argparse.Namespace) -> int:
     """``lwm evaluate``."""
-    from lwm import episodes, runs, session
+    from lwm import episodes, session, writing
 
     folder = episodes.directory_of(args.run) if args.record else None
     trained = session.load(args.run, args.device, args.env)
@@ -204,7 +204,7 @@ def evaluate(args: argparse.Namespace) -> int:
     print(describe(result))
     own = trained.config.evaluation.episodes
     if result["episodes"] == own:
-        runs.write_evaluation(args.run, result)
+        writing.write_evaluation(args.run, result)
     else:
         print(f"not written: the run's own score is over {own:,} episodes")
     if folder is not None:

@@ -16,6 +16,7 @@ from lwm.envs.oracles import BayesExplorer
 from lwm.errors import BadInput, RunFailed
 from lwm.streams import environment_seeds
 from lwm.training import Trainer
+from lwm.writing import RunWriter
 
 SIZE = 3
 PAPER_SCORE = -10.8
@@ -27,7 +28,7 @@ SCHEDULE_FRAMES = 600_000  # 3×3 is learned by then: the rate need not wait for
 class Drive(Protocol):
     """Runs a trainer to its end into a run directory, showing progress unless ``quiet``."""
 
-    def __call__(self, writer: runs.RunWriter, trainer: Trainer, quiet: bool) -> dict[str, Any]:
+    def __call__(self, writer: RunWriter, trainer: Trainer, quiet: bool) -> dict[str, Any]:
         """Returns the evaluation, which is also in the run directory."""
 
 

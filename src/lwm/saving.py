@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lwm import runs
 from lwm.blocks import Block, block_rows
 from lwm.replay import Replay
 from lwm.training import Trainer
+from lwm.writing import RunWriter
 
 
 class Stops:
@@ -48,7 +48,7 @@ class RowBlocks:
     So a checkpoint takes no longer for a large replay than for a small one.
     """
 
-    def __init__(self, writer: runs.RunWriter, replay: Replay) -> None:
+    def __init__(self, writer: RunWriter, replay: Replay) -> None:
         self.writer, self.replay = writer, replay
         self.size = block_rows(replay.rows, replay.envs)
         self.blocks = list(writer.blocks)
@@ -80,7 +80,7 @@ class RowBlocks:
         return self.writer.write_block(self._written, self.replay.get_rows(self._written, stop))
 
 
-def disk_use(writer: runs.RunWriter, trainer: Trainer) -> str:
+def disk_use(writer: RunWriter, trainer: Trainer) -> str:
     """What the newest checkpoint takes on disk, and a frame of replay in it, in one line."""
     c = trainer.replay
     rows = sum(block.size for block in writer.blocks)

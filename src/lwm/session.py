@@ -29,6 +29,7 @@ from lwm.plan import check_memory
 from lwm.saving import RowBlocks, Stops
 from lwm.training import Trainer
 from lwm.types import Event
+from lwm.writing import RunWriter
 
 
 class Interrupted(LwmError):
@@ -51,12 +52,12 @@ def warn(message: str) -> None:
     print(f"lwm: warning: {one_line(message)}", file=sys.stderr)
 
 
-def start(config: Config, path: Path) -> tuple[runs.RunWriter, Trainer]:
+def start(config: Config, path: Path) -> tuple[RunWriter, Trainer]:
     """A new run in ``path``."""
     check_memory(config)
     trainer = _trainer(config)  # first: a config that does not fit into memory leaves no directory
     machine = _machine(config)
-    return runs.RunWriter.create(path, to_dict(config), machine), trainer
+    return RunWriter.create(path, to_dict(config), machine), trainer
 
 
 def _machine(config: Config) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def resume_command(path: Path, config: Config) -> str:
     return f"lwm train --resume {path}{trusted}"
 
 
-def reopen(path: Path, env: str | None = None) -> tuple[runs.RunWriter, Trainer]:
+def reopen(path: Path, env: str | None = None) -> tuple[RunWriter, Trainer]:
     """The run in ``path`` as its newest good checkpoint left it.
 
     ``env``: its environment, which must be named where that imports a module (``check_trusted``).
@@ -100,7 +101,7 @@ def reopen(path: Path, env: str | None = None) -> tuple[runs.RunWriter, Trainer]
         raise BadInput(f"{path} is finished: nothing to resume")
     check_memory(config)
     machine = _machine(config)
-    writer, saved = runs.RunWriter.reopen(path, machine, warn=warn)
+    writer, saved = RunWriter.reopen(path, machine, warn=warn)
     with _closed_on_error(writer):
         trainer = _trainer(config)
         if saved is not None:
@@ -142,7 +143,7 @@ def load(path: Path, device: str | None = None, env: str | None = None) -> Loade
 
 
 def run(
-    writer: runs.RunWriter, trainer: Trainer, consumers: tuple[Consumer, ...] = ()
+    writer: RunWriter, trainer: Trainer, consumers: tuple[Consumer, ...] = ()
 ) -> dict[str, Any]:
     """Train to the end, then score on test seeds; returns the evaluation (also written).
 
@@ -252,7 +253,7 @@ def _crossed(every: int, before: int, now: int) -> bool:
 
 
 @contextmanager
-def _closed_on_error(writer: runs.RunWriter) -> Iterator[None]:
+def _closed_on_error(writer: RunWriter) -> Iterator[None]:
     try:
         yield
     except BaseException as error:

@@ -14,6 +14,7 @@ from lwm import checkpoint, runs, sealed
 from lwm.errors import LwmError
 from lwm.files import cut_fault
 from lwm.saved import LOGS, RESERVED
+from lwm.writing import RunWriter
 from trees import same
 
 Damage = Callable[[random.Random, "Victim"], str]
@@ -27,7 +28,7 @@ class Victim:
         self.source, self.path, self.foreign = source, path, foreign
         self.restore()
         self.older, self.newest = sorted((path / "checkpoints").glob("step-*"))
-        self.good = {p.name: runs.checkpoint.load(p) for p in (self.older, self.newest)}
+        self.good = {p.name: checkpoint.load(p) for p in (self.older, self.newest)}
         self.found: Counter[str] = Counter()
         """How often the newest, or the one before it, was used, and how often none was."""
         self.config = runs.read_config(path)
@@ -133,7 +134,7 @@ def judge(victim: Victim) -> str:
     told: list[str] = []
     own = [p.read_bytes() if p.exists() else None for p in victim.files]
     try:
-        writer, saved = runs.RunWriter.reopen(victim.path, warn=told.append)
+        writer, saved = RunWriter.reopen(victim.path, warn=told.append)
         writer.close()
     except LwmError as error:
         victim.found["refused"] += 1

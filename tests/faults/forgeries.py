@@ -26,6 +26,7 @@ from faults.common import Options, trained
 from lwm import blocks, checkpoint, codec, episodes, files, runs, sealed
 from lwm.blocks import Block
 from lwm.config import load_preset, to_dict
+from lwm.writing import RunWriter
 
 
 class Bomb:
@@ -121,7 +122,7 @@ def given_as_import(o: Options) -> Iterator[Case]:
     """Runs whose config names a module, which could be imported."""
     config = to_dict(load_preset("debug", {"gym.env": "hostile_module:X-v0"}, "gym"))
     path = o.where / "import"
-    runs.RunWriter.create(path, config, {}).close()
+    RunWriter.create(path, config, {}).close()
     yield Case("module as gym.env, resumed", ["train", "--resume", str(path), "--quiet"])
     yield Case("module as gym.env, scored", ["evaluate", str(path)])
 

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 from faults.common import Options, Tally, call, differs, flags, trained
 from faults.kills import real_command
 from lwm import runs
+from lwm.writing import RunWriter
 
 SECRET = "TOP-SECRET-4711"
 READERS = 200
@@ -74,11 +75,11 @@ def place(o: Options) -> Path:
     for name, texts in DOCUMENTS.items():
         for number, text in enumerate(texts):
             path = root / f"bad-{name}-{number}"
-            with runs.RunWriter.create(path, {"seed": number}, {}) as writer:
+            with RunWriter.create(path, {"seed": number}, {}) as writer:
                 writer.log({"frames": 1, "x": 1.0})
             (path / f"{name}.json").write_text(text)
     bad = root / "bad-logs"
-    with runs.RunWriter.create(bad, {}, {}):
+    with RunWriter.create(bad, {}, {}):
         pass
     (bad / "metrics.jsonl").write_text('{"frames":1e999,"x":NaN}\n{"frames":2,"\\ud800":1}\n}\n')
     (bad / "timing.jsonl").unlink()
