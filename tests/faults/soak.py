@@ -13,6 +13,7 @@ import numpy as np
 
 from faults.common import Child, Options, Tally, call
 from lwm import runs
+from lwm.bench.processes import everyone
 
 EVERY = 5.0
 """Seconds between two looks at the process."""
@@ -36,16 +37,8 @@ Handles = frozenset[tuple[str, str]]
 
 def processor(pid: int) -> float:
     """Seconds of processor time of a process and of its children, those that have ended too."""
-    ticks = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(entry.name) == pid or int(stat[1]) == pid:
-                ticks += sum(int(n) for n in stat[11 : 15 if int(entry.name) == pid else 13])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    near = [process for process in everyone() if pid in (process.pid, process.parent)]
+    return sum(p.seconds + (p.ended if p.pid == pid else 0.0) for p in near)
 
 
 def look(pid: int) -> tuple[float, Handles]:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from lwm import runs
+from lwm.bench import processes
 from lwm.errors import RunFailed
 from lwm.experiments import runner
 
@@ -123,14 +124,8 @@ def _last(path: Path) -> tuple[float, float]:
 
 def _processor(driver: int) -> float:
     """Seconds of processor time that the sweep's processes have used, without those of runs."""
-    ticks = 0
-    for pid in _tree(driver):
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        ticks += int(stat[11]) + int(stat[12])
-    return float(ticks / os.sysconf("SC_CLK_TCK"))
+    found = [processes.look(pid) for pid in _tree(driver)]
+    return sum(process.seconds for process in found if process is not None)
 
 
 def _signal(driver: int, signum: int) -> None:
@@ -145,15 +140,13 @@ def _signal(driver: int, signum: int) -> None:
 def _tree(root: int) -> list[int]:
     """A process and its descendants, without those of runs."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"lwm.sweep.child" not in command:
-                children.setdefault(int(stat[1]), []).append(int(entry.name))
+    for process in processes.everyone():
+        try:
+            command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"lwm.sweep.child" not in command:
+            children.setdefault(process.parent, []).append(process.pid)
     found = [root]
     for pid in found:
         found += children.get(pid, [])
