@@ -158,6 +158,19 @@ def test_the_loss_takes_burn_in_along(burn_in: int) -> None:
     assert metrics["world_model/unexplained"] == pytest.approx((4 + 9 + 25) / 3 / (5 / 4))
 
 
+def test_the_unexplained_share_is_of_the_variance_over_windows_and_rows() -> None:
+    """Goals (1, 3) and (3, 3), predicted as 0: errors 5 and 9, variances 1 and 0."""
+    w = Window(
+        z=torch.tensor([[[0.0, 0.0], [0.0, 0.0]], [[1.0, 3.0], [3.0, 3.0]]]),
+        a_tm1=torch.zeros(2, 2, dtype=torch.int64),
+        is_first=torch.zeros(2, 2, dtype=torch.bool),
+        is_last=torch.zeros(2, 2, dtype=torch.bool),
+    )
+    assert constant_bonus().learn(w, 0)[1]["world_model/unexplained"] == pytest.approx(7 / 0.5)
+    still = w._replace(z=torch.ones(2, 2, 2))  # no variance at all: large, and a number
+    assert constant_bonus().learn(still, 0)[1]["world_model/unexplained"].isfinite()
+
+
 @pytest.mark.parametrize(
     ("included", "burn_in", "counted"),
     [
