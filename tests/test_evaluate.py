@@ -202,6 +202,7 @@ class Remembering:
     with the state of another episode it goes another way."""
 
     sees_images = False
+    views = 1
 
     def __init__(self) -> None:
         self.table = torch.randn(1009, 4, generator=torch.Generator().manual_seed(0))

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
+from types import SimpleNamespace
 
-from lwm.symmetry import GROUP, turned
-from lwm.types import Unroll
+import numpy as np
+import pytest
+import torch
+
+from lwm.actor import ActorState, act, initial_state, narrowed
+from lwm.config import load_preset
+from lwm.envs.vector import make_env
+from lwm.errors import BadInput
+from lwm.evaluate import evaluate
+from lwm.learner import LearnerState
+from lwm.streams import environment_seeds
+from lwm.symmetry import GROUP, actions_in_all, bits_in_all, mean_of_all, turned
+from lwm.types import Step, Unroll
 
 UP, DOWN, LEFT, RIGHT = range(4)
 MOVES = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
@@ -76,3 +87,126 @@ def test_a_turn_and_its_inverse_give_the_window_back() -> None:
     )
     back = turned(turned(before, np.arange(8)), inverse)
     assert (back.obs == obs).all() and (back.a_tm1 == a_tm1).all()
+
+
+def _turn(step: Step, k: int) -> Step:
+    """A row as it is in orientation ``k``, written without the module's own helpers."""
+    obs = np.zeros_like(step.obs)
+    for d in range(4):
+        obs[:, GROUP[k][d]] = step.obs[:, d]
+    return step._replace(obs=obs, a_tm1=GROUP[k][step.a_tm1])
+
+
+def _learner(symmetric: bool) -> LearnerState:
+    config = load_preset("debug", {"env.size": 3, "dqn.symmetric": symmetric})
+    return LearnerState(config, 4, 4)
+
+
+def _rows(count: int, envs: int = 5) -> list[Step]:
+    """Rows of random walks that end within them."""
+    config = load_preset("debug", {"env.size": 2})
+    env = make_env(config, environment_seeds("train", envs, 0))
+    rng = np.random.default_rng(3)
+    step, rows = env.reset(), []
+    for _ in range(count):
+        rows.append(Step._make(np.array(v) for v in step))
+        env.send(rng.integers(4, size=envs))
+        step = env.recv()
+    assert any(row.is_first.any() for row in rows[1:])
+    return rows
+
+
+def _follow(learner: LearnerState, rows: list[Step]) -> tuple[list[SimpleNamespace], ActorState]:
+    B = len(rows[0].r_t)
+    off, zero = np.zeros(B, np.bool_), np.zeros(B, np.int64)
+    state = initial_state(learner.dqn, learner.bonus, B, learner.embedding)
+    found = []
+    for step in rows:
+        acted, state = act(learner.dqn, learner.bonus, state, step, off, zero)
+        found.append(SimpleNamespace(**acted._asdict()))
+    return found, state
+
+
+def test_bits_and_actions_in_all_orientations_by_hand() -> None:
+    bits = torch.tensor([[1, 0, 0, 0], [0, 1, 1, 0]])
+    every = bits_in_all(bits).view(8, 2, 4)
+    moves = actions_in_all(torch.tensor([UP, LEFT])).view(8, 2)
+    for k, to in enumerate(GROUP):
+        assert every[k, 0].tolist() == [int(d == to[UP]) for d in range(4)]
+        assert every[k, 1].tolist() == [int(d in (to[DOWN], to[LEFT])) for d in range(4)]
+        assert moves[k].tolist() == [to[UP], to[LEFT]]
+
+
+def test_the_mean_is_turned_back() -> None:
+    """In each orientation the action that means `left` has value 7, the others their own."""
+    q = torch.zeros(8, 1, 4)
+    for k, to in enumerate(GROUP):
+        q[k, 0, to[LEFT]] = 7
+        q[k, 0, to[UP]] = k
+    assert mean_of_all(q.view(8, 4)).tolist() == [[3.5, 0.0, 7.0, 0.0]]
+
+
+def test_a_symmetric_actor_is_eight_actors() -> None:
+    rows = _rows(40)
+    plain, symmetric = _learner(False), _learner(True)
+    together, _ = _follow(symmetric, rows)
+    alone = [_follow(plain, [_turn(step, k) for step in rows])[0] for k in range(8)]
+    for t, got in enumerate(together):
+        want = torch.stack([alone[k][t].q[:, GROUP[k]] for k in range(8)]).mean(0)
+        torch.testing.assert_close(got.q, want)
+        assert (got.action == want.argmax(-1).numpy()).all()
+        for name in ("h", "belief", "r_in", "prediction"):  # what replay stores is the walk's own
+            own = torch.as_tensor(getattr(alone[0][t], name))
+            torch.testing.assert_close(torch.as_tensor(getattr(got, name)), own)
+    assert any((a.action != b.action).any() for a, b in zip(together, alone[0], strict=True))
+
+
+def test_a_symmetric_actor_turns_with_its_labyrinth() -> None:
+    rows, learner = _rows(25), _learner(True)
+    base, _ = _follow(learner, rows)
+    for k in range(8):
+        got, _ = _follow(learner, [_turn(step, k) for step in rows])
+        for t, acted in enumerate(got):
+            torch.testing.assert_close(acted.q[:, GROUP[k]], base[t].q)
+
+
+def test_narrowing_keeps_all_orientations() -> None:
+    rows, learner = _rows(12), _learner(True)
+    keep = np.array([True, False, False, True, True])
+    _, state = _follow(learner, rows[:6])
+    _, fewer = _follow(learner, [Step._make(v[keep] for v in step) for step in rows[:6]])
+    torch.testing.assert_close(tuple(narrowed(state, torch.from_numpy(keep))), tuple(fewer))
+
+
+def test_a_symmetric_agent_trains_resumes_and_is_scored() -> None:
+    from lwm.training import Trainer
+
+    config = load_preset(
+        "debug", {"dqn.symmetric": True, "dqn.average": 0.9, "replay.symmetry_share": 1.0}
+    )
+    whole, first, second = Trainer(config), Trainer(config), Trainer(config)
+    for _ in range(200):
+        whole.cycle()
+    for _ in range(100):
+        first.cycle()
+    second.set_state(first.get_state())
+    for _ in range(100):
+        second.cycle()
+    torch.testing.assert_close(tuple(second.actors), tuple(whole.actors), rtol=0, atol=0)
+    scores = evaluate(config, whole.learner, 16)
+    assert len(scores.returns) == 16 and (scores.lengths > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("workload", "more"),
+    [
+        ("labyrinth", {"env.tv": True}),
+        ("labyrinth", {"encoder.representation": "wmse", "world_model.sigmoid_output": False}),
+        ("atari", {}),
+        ("gym", {"gym.env": "CartPole-v1"}),
+    ],
+)
+def test_only_bits_have_orientations(workload: str, more: dict[str, object]) -> None:
+    load_preset("debug", more, workload=workload)
+    with pytest.raises(BadInput, match=r"dqn\.symmetric"):
+        load_preset("debug", {**more, "dqn.symmetric": True}, workload=workload)

@@ -13,16 +13,21 @@ from torch import Tensor
 from lwm import devices
 from lwm.agent import RecurrentDQN, choose
 from lwm.intrinsic import Bonus
+from lwm.symmetry import actions_in_all, bits_in_all, mean_of_all
 from lwm.types import Step
 
 
 class ActorState(NamedTuple):
-    """What the actors carry from row to row."""
+    """What the actors carry from row to row.
+
+    V is 1, or 8 where the walk is seen in all orientations (``dqn.symmetric``): states of the
+    first one, which is the walk as it is, come first.
+    """
 
     h: Tensor
-    """[B, H] DQN state before the next row."""
+    """[V B, H] DQN state before the next row."""
     belief: Tensor
-    """[B, Hb] world-model state before the next row's prediction."""
+    """[V B, Hb] world-model state before the next row's prediction."""
     z_tm1: Tensor
     """[B, D] embedding of the row before."""
 
@@ -46,8 +51,15 @@ class Acted(NamedTuple):
 
 def initial_state(dqn: RecurrentDQN, bonus: Bonus, batch: int, embedding: int) -> ActorState:
     """The state before the first row of B environments."""
-    h = dqn.initial(batch)
-    return ActorState(h, bonus.initial(batch), h.new_zeros(batch, embedding))
+    h = dqn.initial(dqn.views * batch)
+    return ActorState(h, bonus.initial(dqn.views * batch), h.new_zeros(batch, embedding))
+
+
+def narrowed(state: ActorState, keep: Tensor) -> ActorState:
+    """The state of some of the environments: ``keep`` [B] bool."""
+    views = len(state.h) // len(keep)
+    lanes = keep.repeat(views)
+    return ActorState(state.h[lanes], state.belief[lanes], state.z_tm1[keep])
 
 
 def embed_bits(obs: NDArray[Any] | Tensor) -> Tensor:
@@ -73,19 +85,29 @@ def act(
     a_tm1 = devices.put(step.a_tm1, device)
     # Most rows are nobody's first: what would change nothing is left out.
     is_first = devices.put(step.is_first, device) if step.is_first.any() else None
-    r_in, belief, prediction = bonus.step(state.belief, state.z_tm1, a_tm1, z, is_first)
+    r_t, z_tm1, after, views = devices.put(step.r_t, device), state.z_tm1, z, dqn.views
+    if views > 1:
+        obs, z_tm1, after = bits_in_all(obs), bits_in_all(z_tm1), bits_in_all(z)
+        a_tm1, r_t = actions_in_all(a_tm1), r_t.repeat(views)
+        is_first = None if is_first is None else is_first.repeat(views)
+    r_in, belief, prediction = bonus.step(state.belief, z_tm1, a_tm1, after, is_first)
     if bonus.masks_last:
-        r_in = r_in * ~devices.put(step.is_last, device)
+        r_in = r_in * ~devices.put(step.is_last, device).repeat(views)
     h = state.h
     if reset_state and is_first is not None:
         h = h * ~is_first[:, None]
-    reward = dqn.told_reward(devices.put(step.r_t, device), r_in)
-    x = dqn.inputs(obs, a_tm1, reward, is_first)
+    x = dqn.inputs(obs, a_tm1, dqn.told_reward(r_t, r_in), is_first)
     q, h_next = dqn.step(x, h)
+    if views > 1:
+        q = mean_of_all(q)
     action = choose(q, devices.put(explore, device), devices.put(random_action, device))
-    fetch = devices.fetch
-    told = torch.from_numpy(fetch(q))
-    acted = Acted(fetch(action), fetch(h), fetch(belief), fetch(r_in), told, prediction)
+
+    def own(v: Tensor) -> NDArray[Any]:  # of the walk as it is: replay knows no other
+        return devices.fetch(v[: len(z)])
+
+    told = torch.from_numpy(devices.fetch(q))
+    guess = None if prediction is None else prediction[: len(z)]
+    acted = Acted(devices.fetch(action), own(h), own(belief), own(r_in), told, guess)
     return acted, ActorState(h_next, belief, z)
 
 

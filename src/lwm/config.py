@@ -272,6 +272,7 @@ def _check_gym(config: Config) -> None:
     for key, value, allowed in (
         ("dqn.auxiliary", config.dqn.auxiliary, 0),
         ("replay.symmetry_share", config.replay.symmetry_share, 0),
+        ("dqn.symmetric", config.dqn.symmetric, False),
         ("world_model.loss", config.world_model.loss, "mse"),
     ):
         if value != allowed:
@@ -280,13 +281,18 @@ def _check_gym(config: Config) -> None:
 
 def _check_representation(config: Config) -> None:
     """What needs the labyrinth's four bits as they are."""
-    if config.env.tv and config.replay.symmetry_share:
-        raise BadInput("env.tv=True has no symmetries: replay.symmetry_share must be 0")
+    for key, value in (
+        ("replay.symmetry_share", config.replay.symmetry_share),
+        ("dqn.symmetric", config.dqn.symmetric),
+    ):
+        if config.env.tv and value:
+            raise BadInput(f"env.tv=True has no symmetries: not with {key}={value}")
     if config.workload != "labyrinth" or config.representation == "pixels":
         return
     for key, value in (
         ("agent", config.agent == "mbie-eb" and config.agent),
         ("dqn.auxiliary", config.dqn.auxiliary),
+        ("dqn.symmetric", config.dqn.symmetric),
         ("world_model.sigmoid_output", config.world_model.sigmoid_output),
     ):
         if value:
@@ -302,6 +308,7 @@ def _check_images(config: Config) -> None:
         "intrinsic.start_belief": (config.intrinsic.start_belief, "zero"),
         "dqn.auxiliary": (config.dqn.auxiliary, 0),
         "replay.symmetry_share": (config.replay.symmetry_share, 0),
+        "dqn.symmetric": (config.dqn.symmetric, False),
         "replay.align_starts": (config.replay.align_starts, 0),
         "world_model.loss": (config.world_model.loss, "mse"),
     }

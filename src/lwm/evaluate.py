@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lwm import devices
-from lwm.actor import act, initial_state
+from lwm.actor import act, initial_state, narrowed
 from lwm.config import Config
 from lwm.coverage import Coverage
 from lwm.envs.vector import Env, make_env, sense_in
@@ -132,8 +132,7 @@ def _play(
                 return Scores(returns, lengths, solved)
             # Only the environments still in their first episode are worth computing for.
             env.rest(done)
-            keep = devices.put(~over, state.h.device)
-            state = type(state)(*(v[keep] for v in state))
+            state = narrowed(state, devices.put(~over, state.h.device))
 
 
 def _take(step: Step, lanes: NDArray[np.int64]) -> Step:

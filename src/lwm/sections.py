@@ -182,6 +182,11 @@ class DQNConfig:
         "the reward that the network sees includes the bonus; False: the extrinsic one alone",
         source="Sec. 3.4",
     )
+    symmetric: bool = setting(
+        False,
+        "labyrinth: actors, and whoever is scored, see the walk in its eight orientations at once "
+        "and act on the mean of the Q-values; False: in one",
+    )
     average: float = setting(
         0.0,
         "evaluate an EMA of the weights with this decay per update; 0: the weights themselves",

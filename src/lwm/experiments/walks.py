@@ -108,7 +108,7 @@ def trace(learner: LearnerState, walks: Walks, forget: bool = False) -> Trace:
             learner.config.dqn.reset_state,
             learner.embed,
         )
-        found.append((acted.r_in, devices.fetch(state.h), acted.belief))
+        found.append((acted.r_in, devices.fetch(state.h[:envs]), acted.belief))
     return Trace(*(np.stack(v) for v in zip(*found, strict=True)))
 
 
