@@ -14,7 +14,7 @@ import pytest
 
 from lwm import __version__, files, runs, session
 from lwm.cli import main
-from lwm.commands import describe, run_name
+from lwm.commands import LONGEST_NAME, describe, run_name
 from lwm.config import Config, fields, load_preset
 from lwm.episodes import read_episode
 
@@ -388,10 +388,24 @@ def test_run_names() -> None:
     assert run_name(config) == "labyrinth-5x5-dqn-official-seed7"
     longer = run_name(load_preset("paper", {"dqn.gamma": 0.9, "dqn.reset_state": False}))
     assert longer.startswith("labyrinth-3x3-lwm-paper-seed0-")
+    assert "gamma=0.9" in longer and "reset_state=False" in longer
     # One setting, one name: two sections have a learning rate.
     rates = [{f"{part}.learning_rate": 1e-3} for part in ("dqn", "world_model")]
     assert len({run_name(load_preset("paper", rate)) for rate in rates}) == 2
-    assert "gamma=0.9" in longer and "reset_state=False" in longer
+    # What follows the size is the preset's own.
+    best = load_preset("best", {"env.size": 5, "seed": 1})
+    assert run_name(best) == "labyrinth-5x5-lwm-best-seed1"
+
+
+def test_long_run_names_are_cut_and_stay_apart() -> None:
+    """A file system refuses names of more than 255 bytes."""
+    names = ("features", "hidden", "head")
+    layers = [f"{part}.{name}" for part in ("dqn", "world_model") for name in names]
+    many = dict.fromkeys([*layers, "replay.batch", "evaluation.episodes", "loop.actors"], 7)
+    long, other = (run_name(load_preset("paper", {**many, "dqn.head": n})) for n in (8, 9))
+    assert len(long) == len(other) == LONGEST_NAME < 255
+    assert long != other and long.startswith("labyrinth-3x3-lwm-paper-seed0-")
+    assert long == run_name(load_preset("paper", {**many, "dqn.head": 8}))
 
 
 def test_description_by_hand() -> None:

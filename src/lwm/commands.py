@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,21 @@ def _chosen(args: argparse.Namespace) -> Config:
     return load_preset(preset, overrides, args.workload)
 
 
+LONGEST_NAME = 160
+"""Letters of a name that a run gets by itself; file systems take 255 bytes."""
+
+
 def run_name(config: Config) -> str:
-    """``labyrinth-4x4-lwm-paper-seed0``, with what else differs from the preset behind it."""
-    game = {"atari.game": config.atari.game} if config.workload == "atari" else {}
-    base = load_preset(config.preset, game, config.workload)
+    """``labyrinth-4x4-lwm-paper-seed0``, with what else differs from the preset behind it.
+
+    What would not fit into a file name is cut off, and a digest of all of it stands in its place.
+    """
+    follows: dict[str, dict[str, Any]] = {
+        "labyrinth": {"env.size": config.env.size},
+        "atari": {"atari.game": config.atari.game},
+        "gym": {},
+    }
+    base = load_preset(config.preset, follows[config.workload], config.workload)
     shown = {"env.size", "gym.env", "agent", "seed", "preset"}
     changed = [
         f"{key}={new}" for key, (_, new) in difference(config, base).items() if key not in shown
@@ -79,7 +91,11 @@ def run_name(config: Config) -> str:
         "gym": re.sub(r"[^\w.-]+", "_", config.gym.env),
     }[config.workload]
     name = f"{config.workload}-{world}-{config.agent}-{config.preset}-seed{config.seed}"
-    return "-".join([name, *changed])
+    whole = "-".join([name, *changed])
+    if len(whole) <= LONGEST_NAME:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
+    return f"{whole[: LONGEST_NAME - 13]}-{digest}"
 
 
 def train(args: argparse.Namespace) -> int:

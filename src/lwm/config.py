@@ -281,12 +281,13 @@ def _check_gym(config: Config) -> None:
 
 def _check_representation(config: Config) -> None:
     """What needs the labyrinth's four bits as they are."""
-    for key, value in (
-        ("replay.symmetry_share", config.replay.symmetry_share),
-        ("dqn.symmetric", config.dqn.symmetric),
-    ):
-        if config.env.tv and value:
-            raise BadInput(f"env.tv=True has no symmetries: not with {key}={value}")
+    turns = {
+        "replay.symmetry_share": config.replay.symmetry_share,
+        "dqn.symmetric": config.dqn.symmetric,
+    }
+    for key, used in turns.items():
+        if config.env.tv and used:
+            raise BadInput(f"env.tv=True has no symmetries: not with {key}={used}")
     if config.workload != "labyrinth" or config.representation == "pixels":
         return
     for key, value in (
