@@ -31,6 +31,8 @@ CORE: dict[str, tuple[str, ...]] = {
 }
 SECONDS = 120.0
 """After these a mutant counts as killed: it does not end."""
+_UNUSED_PLUGINS = ("cacheprovider", "hypothesispytest", "anyio")
+"""The core's tests use none of them, and to load them takes longer than many a mutant lives."""
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
         "whitening",
@@ -159,8 +161,9 @@ def survives(module: str, tree: ast.Module | None) -> bool:
 
             files = [str(ROOT / "tests" / name) for name in CORE[module]]
             with tempfile.TemporaryDirectory() as where:
-                options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={where}/t"]
-                code = int(pytest.main([*options, f"--rootdir={ROOT}", *files]))
+                options = ["-x", "-q", f"--basetemp={where}/t", f"--rootdir={ROOT}"]
+                without = [f"-pno:{plugin}" for plugin in _UNUSED_PLUGINS]
+                code = int(pytest.main([*options, *without, *files]))
         finally:
             os._exit(code)
     until = time.monotonic() + SECONDS
@@ -181,6 +184,16 @@ def tell(tried: int, killed: int, detail: str, rows: Path) -> None:
         campaign.quote(campaign.ROWS, campaign.README)
 
 
+def _load_before_the_forks() -> None:
+    """Other people's code that every test needs: once, instead of once a mutant."""
+    import gymnasium  # noqa: F401
+    import pytest  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # loads torch's compiler
+
+
 def main() -> int:
     """Print the survivors and the kill rate; exit code 1 if it is below 90 %."""
     parser = argparse.ArgumentParser(prog="python -m faults.mutation")
@@ -189,10 +202,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=Path, help="the file of the rows, if it is to have one")
     args = parser.parse_args()
-    import pytest  # noqa: F401  (loaded before the forks, with what every test needs)
-    import torch
-
-    torch.set_num_threads(1)
+    _load_before_the_forks()
     tried = killed = 0
     told = []
     for module in args.only:
