@@ -75,7 +75,6 @@ PAPER: list[tuple[str, Any, str]] = [
     ("dqn.trace", 0.0, OFF),
     ("dqn.tau", 0.005, f"{DQN}: Target Q-network tau"),
     ("dqn.symmetric", False, OFF),
-    ("dqn.target_views", 1, OFF),
     ("dqn.epsilon_base", 0.4, f"{DQN}: Training epsilon 0.4^i"),
     ("dqn.epsilon_low", 1.0, f"{DQN}: i in [1, 8], row 27"),
     ("dqn.epsilon_high", 8.0, f"{DQN}: i in [1, 8], row 27"),

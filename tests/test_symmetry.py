@@ -9,24 +9,13 @@ import pytest
 import torch
 
 from lwm.actor import ActorState, act, initial_state, narrowed
-from lwm.agent import RecurrentDQN, TDInput, td_errors
 from lwm.config import load_preset
 from lwm.envs.vector import make_env
 from lwm.errors import BadInput
 from lwm.evaluate import evaluate
 from lwm.learner import LearnerState
-from lwm.returns import rescale, unrescale
 from lwm.streams import environment_seeds
-from lwm.symmetry import (
-    GROUP,
-    Views,
-    actions_in_all,
-    bits_in_all,
-    in_views,
-    mean_of_all,
-    mean_of_views,
-    turned,
-)
+from lwm.symmetry import GROUP, actions_in_all, bits_in_all, mean_of_all, turned
 from lwm.types import Step, Unroll
 
 UP, DOWN, LEFT, RIGHT = range(4)
@@ -212,6 +201,7 @@ def test_a_symmetric_agent_trains_resumes_and_is_scored() -> None:
     ("workload", "more"),
     [
         ("labyrinth", {"env.tv": True}),
+        ("labyrinth", {"encoder.representation": "wmse", "world_model.sigmoid_output": False}),
         ("atari", {}),
         ("gym", {"gym.env": "CartPole-v1"}),
     ],
@@ -220,122 +210,3 @@ def test_only_bits_have_orientations(workload: str, more: dict[str, object]) -> 
     load_preset("debug", more, workload=workload)
     with pytest.raises(BadInput, match=r"dqn\.symmetric"):
         load_preset("debug", {**more, "dqn.symmetric": True}, workload=workload)
-    with pytest.raises(BadInput, match=r"dqn\.target_views|replay\.symmetry_share"):
-        views = {"dqn.target_views": 2, "replay.symmetry_share": 1.0}
-        load_preset("debug", {**more, **views}, workload=workload)
-
-
-def _mixed(rng: np.random.Generator, T: int = 6, B: int = 11) -> Unroll:
-    """Windows of which 2, 3 and 7 have a past."""
-    obs = rng.integers(2, size=(T, B, 4)).astype(np.int8)
-    a_tm1 = rng.integers(4, size=(T, B))
-    is_first = np.zeros((T, B), np.bool_)
-    is_first[0] = True
-    is_first[0, [2, 3, 7]] = False
-    a_tm1[0, is_first[0]] = 0
-    unroll = _unroll(obs, a_tm1, is_first, rng.normal(size=(B, 3)).astype(np.float32))
-    origin = np.stack([np.arange(B), np.zeros(B, np.int64)], 1)
-    return unroll._replace(origin=origin, r_t=rng.normal(size=(T, B)).astype(np.float32))
-
-
-def test_views_are_the_same_window_in_distinct_orientations() -> None:
-    rng = np.random.default_rng(5)
-    before = _mixed(rng)
-    got, views = in_views(before, 3, rng)
-    assert views is not None
-    name = got.origin[:, 0]
-    # Eight of eleven can be turned: two of them three times each, two places are left over.
-    assert sorted(np.unique(name, return_counts=True)[1]) == [1, 1, 1, 1, 1, 3, 3]
-    assert {2, 3, 7} <= set(name.tolist())
-    window, to = views.window.numpy(), views.to.numpy()
-    for lane, source in enumerate(name):
-        assert window[lane] == np.flatnonzero(name == source)[0]
-        moved = ~before.is_first[:, source]
-        want = np.where(moved, to[lane][before.a_tm1[:, source]], 0)
-        assert (got.a_tm1[:, lane] == want).all()
-        assert (got.obs[:, lane][:, to[lane]] == before.obs[:, source]).all()
-        for field in ("r_t", "is_first", "is_last", "discount_t", "r_in"):
-            assert (getattr(got, field)[:, lane] == getattr(before, field)[:, source]).all()
-        assert (got.h[lane] == before.h[source]).all()
-    for source in np.unique(name):
-        shown = to[name == source]
-        assert len({tuple(p) for p in shown}) == len(shown)
-    for lane in np.flatnonzero(np.isin(name, [2, 3, 7])):
-        assert (to[lane] == np.arange(4)).all()
-
-
-def test_every_orientation_is_drawn() -> None:
-    rng, seen = np.random.default_rng(0), set()
-    for _ in range(40):
-        _, views = in_views(_mixed(rng), 4, rng)
-        assert views is not None
-        seen |= {tuple(p) for p in views.to.tolist()}
-    assert len(seen) == 8
-
-
-def test_one_view_is_a_plain_turn() -> None:
-    before = _mixed(np.random.default_rng(1))
-    got, views = in_views(before, 1, np.random.default_rng(9))
-    want = turned(before, np.random.default_rng(9).integers(8, size=11))
-    assert views is None
-    for a, b in zip(got, want, strict=True):
-        assert (a == b).all()
-
-
-def test_the_mean_over_views_by_hand() -> None:
-    """Places 0 and 2 have one window, place 1 another; 2 is mirrored (left and right change)."""
-    to = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 3, 2]])
-    views = Views(to, torch.tensor([0, 1, 0]))
-    q = torch.tensor([[[1.0, 2, 3, 4], [9, 8, 7, 6], [5, 6, 7, 8]]])
-    mean = [3.0, 4.0, 5.5, 5.5]
-    assert mean_of_views(q, views).tolist() == [[mean, [9, 8, 7, 6], mean]]
-
-
-def test_targets_come_from_the_mean_over_views() -> None:
-    torch.manual_seed(0)
-    config = load_preset("debug", {"dqn.n_step": 2}).dqn
-    online, target = (RecurrentDQN(4, 4, config) for _ in range(2))
-    rng = np.random.default_rng(2)
-    unroll, views = in_views(_mixed(rng, T=7), 3, rng)
-    assert views is not None
-    a_tm1 = torch.from_numpy(unroll.a_tm1)
-    is_first = torch.from_numpy(unroll.is_first)
-    reward = torch.from_numpy(unroll.r_t)
-    x = online.inputs(torch.from_numpy(unroll.obs), a_tm1, reward, is_first)
-    off = torch.zeros_like(is_first)
-    window = TDInput(x, a_tm1, reward, is_first, off, torch.ones_like(reward), online.initial(11))
-    got = td_errors(online, target, window, 0, config, views)
-    alone = td_errors(online, target, window, 0, config)
-    with torch.no_grad():
-        q, valued = (
-            net.head(net.states(x, is_first, window.h)).numpy() for net in (online, target)
-        )
-    to, group, delta = views.to.numpy(), views.window.numpy(), got.delta.detach()
-    for lane in range(11):
-        same = np.flatnonzero(group == group[lane])
-        choosing = np.mean([q[:, i][:, to[i]] for i in same], 0)
-        valuing = np.mean([valued[:, i][:, to[i]] for i in same], 0)
-        best = valuing[np.arange(7), choosing.argmax(-1)]
-        v = unrescale(torch.from_numpy(best)).numpy()
-        r = unroll.r_t[:, lane]
-        for t in range(5):
-            goal = r[t + 1] + config.gamma * r[t + 2] + config.gamma**2 * v[t + 2]
-            chosen = q[t, lane, unroll.a_tm1[t + 1, lane]]
-            want = float(rescale(torch.tensor(goal))) - chosen
-            assert abs(float(delta[t, lane]) - want) < 1e-4
-    copies = np.bincount(group)[group] > 1
-    differs = (got.delta != alone.delta).any(0).numpy()
-    assert (differs == copies).all()
-
-
-def test_views_need_windows_that_are_turned() -> None:
-    with pytest.raises(BadInput, match=r"dqn\.target_views=2 needs replay\.symmetry_share"):
-        load_preset("debug", {"dqn.target_views": 2})
-    load_preset("debug", {"dqn.target_views": 2, "replay.symmetry_share": 0.5})
-
-
-def test_an_embedding_that_is_no_bits_has_no_orientations() -> None:
-    other = {"encoder.representation": "wmse", "world_model.sigmoid_output": False}
-    load_preset("debug", other)
-    with pytest.raises(BadInput, match=r"dqn\.symmetric"):
-        load_preset("debug", {**other, "dqn.symmetric": True})

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lwm.networks import GRU, DuelingHead, one_hot
 from lwm.returns import lambda_targets, n_step_targets, rescale, unrescale
 from lwm.sections import DQNConfig
-from lwm.symmetry import GROUP, Views, mean_of_views
+from lwm.symmetry import GROUP
 from lwm.vision import Normaliser, Trunk
 
 
@@ -162,17 +162,11 @@ class TDOutput(NamedTuple):
 
 
 def td_errors(
-    online: RecurrentDQN,
-    target: RecurrentDQN,
-    window: TDInput,
-    burn_in: int,
-    config: DQNConfig,
-    views: Views | None = None,
+    online: RecurrentDQN, target: RecurrentDQN, window: TDInput, burn_in: int, config: DQNConfig
 ) -> TDOutput:
     """TD errors of the U = T - burn_in - n trained rows.
 
-    Double Q: the online network chooses, the target network values; where a window is there in
-    several ``views``, the mean over them does.
+    Double Q: the online network chooses, the target network values.
     """
     cut = window.is_first if config.reset_state else None
     with torch.no_grad():
@@ -185,11 +179,8 @@ def td_errors(
     states = online.states(window.x[burn_in:], after, h)
     q = online.head(states)
     with torch.no_grad():
-        choosing, valuing = q, target.head(valued)
-        if views is not None:
-            choosing, valuing = mean_of_views(q, views), mean_of_views(valuing, views)
-        best = choosing.argmax(-1, keepdim=True)
-        v_t = unrescale(valuing.gather(-1, best).squeeze(-1))
+        best = q.argmax(-1, keepdim=True)
+        v_t = unrescale(target.head(valued).gather(-1, best).squeeze(-1))
         rows = slice(burn_in, None)
         args = (window.reward[rows], window.discount_t[rows], window.is_last[rows], v_t)
         if config.trace > 0:

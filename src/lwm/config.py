@@ -273,7 +273,6 @@ def _check_gym(config: Config) -> None:
         ("dqn.auxiliary", config.dqn.auxiliary, 0),
         ("replay.symmetry_share", config.replay.symmetry_share, 0),
         ("dqn.symmetric", config.dqn.symmetric, False),
-        ("dqn.target_views", config.dqn.target_views, 1),
         ("world_model.loss", config.world_model.loss, "mse"),
     ):
         if value != allowed:
@@ -289,9 +288,6 @@ def _check_representation(config: Config) -> None:
     for key, used in turns.items():
         if config.env.tv and used:
             raise BadInput(f"env.tv=True has no symmetries: not with {key}={used}")
-    if config.dqn.target_views > 1 and not config.replay.symmetry_share:
-        many = config.dqn.target_views
-        raise BadInput(f"dqn.target_views={many} needs replay.symmetry_share above 0")
     if config.workload != "labyrinth" or config.representation == "pixels":
         return
     for key, value in (
@@ -314,7 +310,6 @@ def _check_images(config: Config) -> None:
         "dqn.auxiliary": (config.dqn.auxiliary, 0),
         "replay.symmetry_share": (config.replay.symmetry_share, 0),
         "dqn.symmetric": (config.dqn.symmetric, False),
-        "dqn.target_views": (config.dqn.target_views, 1),
         "replay.align_starts": (config.replay.align_starts, 0),
         "world_model.loss": (config.world_model.loss, "mse"),
     }

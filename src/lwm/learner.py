@@ -22,7 +22,6 @@ from lwm.representations import DistillationLearner, InverseLearner
 from lwm.returns import sequence_priority
 from lwm.senses import Sense, bits_of, grey_frames
 from lwm.streams import torch_seeded
-from lwm.symmetry import Views
 from lwm.types import Pairs, Unroll
 from lwm.vision import working_dtype
 
@@ -140,18 +139,17 @@ def learn(
     unroll: Unroll,
     progress: float,
     weight: NDArray[np.float32] | None = None,
-    views: Views | None = None,
 ) -> tuple[LearnerState, NDArray[np.float32], Metrics]:
     """One update: recompute the bonus, train the world model on it, train the DQN with it.
 
     ``progress`` in [0, 1] is the share of the frame budget spent, for schedules; ``weight`` [B]
-    the windows' importance (None: all 1); ``views``: which windows are the same.  Returns the state
-    (updated in place), the windows' new priorities [B], and metrics.
+    the windows' importance (None: all 1).  Returns the state (updated in place), the windows' new
+    priorities [B], and metrics.
     """
     config = state.config
     burn_in = config.replay.burn_in
     window, z, metrics = rewarded(state, unroll, progress)
-    td = td_errors(state.dqn, state.target, window, burn_in, config.dqn, views)
+    td = td_errors(state.dqn, state.target, window, burn_in, config.dqn)
     loss = td.delta.square().sum(0)
     loss = (loss if weight is None else loss * devices.put(weight, state.device)).mean()
     metrics["dqn/loss"] = loss.detach()

@@ -182,13 +182,6 @@ class DQNConfig:
         "the reward that the network sees includes the bonus; False: the extrinsic one alone",
         source="Sec. 3.4",
     )
-    target_views: int = setting(
-        1,
-        "labyrinth: orientations in which a batch has each window that can be turned; the mean of "
-        "their Q-values chooses and values the action of the target",
-        1,
-        8,
-    )
     symmetric: bool = setting(
         False,
         "labyrinth: actors, and whoever is scored, see the walk in its eight orientations at once "

@@ -8,8 +8,6 @@ was made in, so only windows that start without a past are turned), in the actor
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -32,70 +30,13 @@ def _group() -> NDArray[np.int64]:
 GROUP = _group()
 
 
-class Views(NamedTuple):
-    """Windows of a batch that are the same but for their orientation."""
-
-    to: Tensor
-    """[B, 4] where the orientation of each takes each direction."""
-    window: Tensor
-    """[B] the first place in the batch that has the same window."""
-
-
-def repeated(unroll: Unroll, views: int) -> tuple[Unroll, NDArray[np.int64]]:
-    """The windows [T, B] with fewer of those that can be turned, each ``views`` times.
-
-    -> the windows, and the first place of the same window [B].
-    """
-    lane = np.arange(len(unroll.h))
-    free = np.flatnonzero(~_with_a_past(unroll))
-    kept = len(free) // views
-    lane[free[: kept * views]] = np.repeat(free[:kept], views)
-    first = np.full(len(lane), len(lane))
-    np.minimum.at(first, lane, np.arange(len(lane)))
-    batch_first = {"h", "belief", "origin"}
-    again = {
-        name: rows[lane] if name in batch_first else rows[:, lane]
-        for name, rows in unroll._asdict().items()
-    }
-    return Unroll(**again), first[lane]
-
-
-def in_views(unroll: Unroll, views: int, rng: np.random.Generator) -> tuple[Unroll, Views | None]:
-    """The windows [T, B] in random orientations; with ``views`` of each that can be turned."""
-    B, among = len(unroll.h), len(GROUP)
-    if views == 1:
-        return turned(unroll, rng.integers(among, size=B)), None
-    unroll, window = repeated(unroll, views)
-    # The n-th copy of a window has the n-th entry of the window's own order of orientations.
-    order = rng.permuted(np.tile(np.arange(among), (B, 1)), axis=1)
-    copy = np.zeros(B, np.int64)
-    for lane in range(B):
-        copy[lane] = np.count_nonzero(window[:lane] == window[lane])
-    which = np.where(_with_a_past(unroll), 0, order[window, copy])
-    seen = Views(torch.from_numpy(GROUP[which]), torch.from_numpy(window))
-    return turned(unroll, which), seen
-
-
-def mean_of_views(q: Tensor, views: Views) -> Tensor:
-    """Q-values [T, B, 4] -> their mean over the views of each window, turned back [T, B, 4]."""
-    to, window = views.to.to(q.device), views.window.to(q.device)
-    own = q.gather(-1, to.expand_as(q))
-    count = torch.bincount(window, minlength=len(window)).clamp(min=1)
-    total = torch.zeros_like(own).index_add_(1, window, own)
-    return (total / count[:, None])[:, window]
-
-
-def _with_a_past(unroll: Unroll) -> NDArray[np.bool_]:
-    """[B] windows whose first row carries a past (a state that is not zero)."""
-    return (unroll.h.any(1) | unroll.belief.any(1)) & ~unroll.is_first[0]
-
-
 def turned(unroll: Unroll, which: NDArray[np.int64]) -> Unroll:
     """Windows [T, B] seen in other orientations: ``which`` [B] in 0 .. 7.
 
-    A window with a past stays as it is.
+    A window whose first row carries a past (a state that is not zero) stays as it is.
     """
-    where = GROUP[np.where(_with_a_past(unroll), 0, which)]
+    past = unroll.h.any(1) | unroll.belief.any(1)
+    where = GROUP[np.where(past & ~unroll.is_first[0], 0, which)]
     obs = np.empty_like(unroll.obs)
     np.put_along_axis(obs, np.broadcast_to(where, obs.shape), unroll.obs, axis=-1)
     a_tm1 = where[np.arange(len(where)), unroll.a_tm1] * ~unroll.is_first

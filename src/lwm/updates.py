@@ -19,7 +19,7 @@ from lwm.learner import (
 )
 from lwm.ranking import Ranking
 from lwm.replay import Replay
-from lwm.symmetry import Views, in_views
+from lwm.symmetry import GROUP, turned
 from lwm.types import Unroll
 from lwm.vision import shift_offsets
 
@@ -64,8 +64,7 @@ class Updates:
         else:
             align = (c.replay.align_starts, c.replay.burn_in)
             unroll = self.replay.sample(self.rng, c.replay.batch, c.window, align)
-            unroll, views = self.turned(unroll, progress, c.dqn.target_views)
-            self.learner, _, metrics = learn(self.learner, unroll, progress, views=views)
+            self.learner, _, metrics = learn(self.learner, self.turned(unroll, progress), progress)
         return metrics
 
     def pretraining(self) -> tuple[int, int]:
@@ -80,16 +79,14 @@ class Updates:
         """One update of the world model alone."""
         c = self.config.world_model
         unroll = self.replay.sample(self.rng, c.pretrain_batch, c.pretrain_rows)
-        self.learner, metrics = pretrain(self.learner, self.turned(unroll, progress)[0])
+        self.learner, metrics = pretrain(self.learner, self.turned(unroll, progress))
         return metrics
 
-    def turned(
-        self, unroll: Unroll, progress: float, views: int = 1
-    ) -> tuple[Unroll, Views | None]:
+    def turned(self, unroll: Unroll, progress: float) -> Unroll:
         """The windows in random orientations, as long as the config asks for it."""
         if progress >= self.config.replay.symmetry_share:
-            return unroll, None
-        return in_views(unroll, views, self.rng)
+            return unroll
+        return turned(unroll, self.rng.integers(len(GROUP), size=len(unroll.h)))
 
     def rank(self, ranking: Ranking | None, progress: float) -> int:
         """Give complete windows their first priorities; how many still wait for theirs.
