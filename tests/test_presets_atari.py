@@ -74,7 +74,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("dqn.n_step", 5, f"{DQN}: N-step"),
     ("dqn.trace", 0.0, OFF),
     ("dqn.tau", 0.005, f"{DQN}: Target Q-network tau"),
-    ("dqn.symmetric", False, OFF),
+    ("dqn.symmetric_share", 0.0, OFF),
     ("dqn.epsilon_base", 0.4, f"{DQN}: Training epsilon 0.4^i"),
     ("dqn.epsilon_low", 1.0, f"{DQN}: i in [1, 8], row 27"),
     ("dqn.epsilon_high", 8.0, f"{DQN}: i in [1, 8], row 27"),

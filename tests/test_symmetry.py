@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from lwm import session
 from lwm.actor import ActorState, act, initial_state, narrowed
 from lwm.config import load_preset
 from lwm.envs.vector import make_env
@@ -98,7 +100,7 @@ def _turn(step: Step, k: int) -> Step:
 
 
 def _learner(symmetric: bool) -> LearnerState:
-    config = load_preset("debug", {"env.size": 3, "dqn.symmetric": symmetric})
+    config = load_preset("debug", {"env.size": 3, "dqn.symmetric_share": float(symmetric)})
     return LearnerState(config, 4, 4)
 
 
@@ -178,23 +180,42 @@ def test_narrowing_keeps_all_orientations() -> None:
     torch.testing.assert_close(tuple(narrowed(state, torch.from_numpy(keep))), tuple(fewer))
 
 
-def test_a_symmetric_agent_trains_resumes_and_is_scored() -> None:
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_symmetric_agent_trains_resumes_and_is_scored(share: float) -> None:
+    """N cycles are N/2, a restored state, and N/2 more: also across the change to one view."""
     from lwm.training import Trainer
 
     config = load_preset(
-        "debug", {"dqn.symmetric": True, "dqn.average": 0.9, "replay.symmetry_share": 1.0}
+        "debug",
+        {"dqn.symmetric_share": share, "dqn.average": 0.9, "replay.symmetry_share": share},
     )
+    at, total = int(0.5 * config.loop.total_frames), config.loop.total_frames
     whole, first, second = Trainer(config), Trainer(config), Trainer(config)
-    for _ in range(200):
+    while whole.frames < total:
         whole.cycle()
-    for _ in range(100):
+    while first.frames < at:
+        assert first.learner.dqn.views == first.learner.policy.views == 8
         first.cycle()
     second.set_state(first.get_state())
-    for _ in range(100):
+    assert second.learner.policy.views == first.learner.policy.views == (8 if share == 1 else 1)
+    while second.frames < total:
         second.cycle()
     torch.testing.assert_close(tuple(second.actors), tuple(whole.actors), rtol=0, atol=0)
+    assert len(whole.actors.h) == config.loop.actors * (8 if share == 1 else 1)
     scores = evaluate(config, whole.learner, 16)
     assert len(scores.returns) == 16 and (scores.lengths > 0).all()
+
+
+def test_a_run_on_disk_is_scored_with_the_views_of_its_frames(tmp_path: Path) -> None:
+    for share, views in ((0.5, 1), (1.0, 8)):
+        run = tmp_path / str(views)
+        config = load_preset("debug", {"dqn.symmetric_share": share})
+        writer, trainer = session.start(config, run)
+        try:
+            session.run(writer, trainer)
+        finally:
+            writer.close()
+        assert session.load(run).learner.policy.views == views
 
 
 @pytest.mark.parametrize(
@@ -208,5 +229,5 @@ def test_a_symmetric_agent_trains_resumes_and_is_scored() -> None:
 )
 def test_only_bits_have_orientations(workload: str, more: dict[str, object]) -> None:
     load_preset("debug", more, workload=workload)
-    with pytest.raises(BadInput, match=r"dqn\.symmetric"):
-        load_preset("debug", {**more, "dqn.symmetric": True}, workload=workload)
+    with pytest.raises(BadInput, match=r"dqn\.symmetric_share"):
+        load_preset("debug", {**more, "dqn.symmetric_share": 1.0}, workload=workload)

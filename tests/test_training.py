@@ -437,9 +437,10 @@ def rows_logged(path: Path) -> int:
 
 
 def disturb(process: subprocess.Popen[str], path: Path, rows: int, signum: int) -> tuple[int, str]:
-    """Send the signal some time after the log has ``rows`` rows; exit code and stderr."""
+    """Send the signal some time after the run goes on and its log has ``rows`` rows; exit code and
+    stderr.  A process before this one may have come further than it was to."""
     deadline = time.monotonic() + 120
-    while rows_logged(path) < rows:
+    while rows_logged(path) < rows or runs.read_status(path)["state"] != "running":
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -20,8 +20,8 @@ from lwm.types import Step
 class ActorState(NamedTuple):
     """What the actors carry from row to row.
 
-    V is 1, or 8 where the walk is seen in all orientations (``dqn.symmetric``): states of the
-    first one, which is the walk as it is, come first.
+    V is 1, or 8 while the walk is seen in all orientations (``dqn.symmetric_share``): states of
+    the first one, which is the walk as it is, come first.
     """
 
     h: Tensor
@@ -53,6 +53,11 @@ def initial_state(dqn: RecurrentDQN, bonus: Bonus, batch: int, embedding: int) -
     """The state before the first row of B environments."""
     h = dqn.initial(dqn.views * batch)
     return ActorState(h, bonus.initial(dqn.views * batch), h.new_zeros(batch, embedding))
+
+
+def seen_in(state: ActorState, lanes: int) -> ActorState:
+    """The state with no more than the first ``lanes`` (of V B): fewer orientations are seen."""
+    return state._replace(h=state.h[:lanes], belief=state.belief[:lanes])
 
 
 def narrowed(state: ActorState, keep: Tensor) -> ActorState:

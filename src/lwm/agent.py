@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from lwm.networks import GRU, DuelingHead, one_hot
 from lwm.returns import lambda_targets, n_step_targets, rescale, unrescale
 from lwm.sections import DQNConfig
-from lwm.symmetry import GROUP
 from lwm.vision import Normaliser, Trunk
 
 
@@ -67,7 +66,8 @@ class RecurrentDQN(nn.Module):
         self.sees_images = trunk is not None
         self.normaliser = Normaliser(inputs) if normalise else None
         self.error_input = config.error_input
-        self.views = len(GROUP) if config.symmetric else 1
+        self.views = 1
+        """Orientations of the walk that it acts on: 1, or 8 (``dqn.symmetric_share``)."""
         width = config.features
         if trunk is None:
             self.features: nn.Module = nn.Linear(inputs + num_actions + 1, width)

@@ -88,6 +88,10 @@ class Config:
         """Rows of a learner window: burn-in, trained rows, and the rows their targets reach."""
         return self.replay.burn_in + self.replay.unroll + self.dqn.n_step
 
+    def progress(self, frames: int) -> float:
+        """How far schedules have come: share of the frame budget, or of schedule_frames."""
+        return min(frames / (self.loop.schedule_frames or self.loop.total_frames), 1.0)
+
     @property
     def sees_images(self) -> bool:
         """Observations are frames, not bits."""
@@ -272,7 +276,7 @@ def _check_gym(config: Config) -> None:
     for key, value, allowed in (
         ("dqn.auxiliary", config.dqn.auxiliary, 0),
         ("replay.symmetry_share", config.replay.symmetry_share, 0),
-        ("dqn.symmetric", config.dqn.symmetric, False),
+        ("dqn.symmetric_share", config.dqn.symmetric_share, 0),
         ("world_model.loss", config.world_model.loss, "mse"),
     ):
         if value != allowed:
@@ -283,7 +287,7 @@ def _check_representation(config: Config) -> None:
     """What needs the labyrinth's four bits as they are."""
     turns = {
         "replay.symmetry_share": config.replay.symmetry_share,
-        "dqn.symmetric": config.dqn.symmetric,
+        "dqn.symmetric_share": config.dqn.symmetric_share,
     }
     for key, used in turns.items():
         if config.env.tv and used:
@@ -293,7 +297,7 @@ def _check_representation(config: Config) -> None:
     for key, value in (
         ("agent", config.agent == "mbie-eb" and config.agent),
         ("dqn.auxiliary", config.dqn.auxiliary),
-        ("dqn.symmetric", config.dqn.symmetric),
+        ("dqn.symmetric_share", config.dqn.symmetric_share),
         ("world_model.sigmoid_output", config.world_model.sigmoid_output),
     ):
         if value:
@@ -309,7 +313,7 @@ def _check_images(config: Config) -> None:
         "intrinsic.start_belief": (config.intrinsic.start_belief, "zero"),
         "dqn.auxiliary": (config.dqn.auxiliary, 0),
         "replay.symmetry_share": (config.replay.symmetry_share, 0),
-        "dqn.symmetric": (config.dqn.symmetric, False),
+        "dqn.symmetric_share": (config.dqn.symmetric_share, 0),
         "replay.align_starts": (config.replay.align_starts, 0),
         "world_model.loss": (config.world_model.loss, "mse"),
     }

@@ -22,6 +22,7 @@ from lwm.representations import DistillationLearner, InverseLearner
 from lwm.returns import sequence_priority
 from lwm.senses import Sense, bits_of, grey_frames
 from lwm.streams import torch_seeded
+from lwm.symmetry import GROUP
 from lwm.types import Pairs, Unroll
 from lwm.vision import working_dtype
 
@@ -60,11 +61,18 @@ class LearnerState:
             fused=True,
         )
         self.updates = 0
+        self.look(0.0)
 
     @property
     def policy(self) -> RecurrentDQN:
         """The network that is scored: the online one, or its average where the config asks."""
         return self.average or self.dqn
+
+    def look(self, progress: float) -> None:
+        """See the walk in as many orientations as the config asks for at this share of the run."""
+        share = self.config.dqn.symmetric_share
+        views = len(GROUP) if progress < share or share == 1 else 1
+        self.dqn.views = self.policy.views = views
 
     @property
     def bonus(self) -> AnyBonus:

@@ -21,7 +21,7 @@ _BEST: dict[str, Any] = {
     "replay.symmetry_share": 1.0,
     "intrinsic.start_belief": "stored",
     # Actors see all eight orientations at once: eight memories of one walk, whose mean errs less.
-    "dqn.symmetric": True,
+    "dqn.symmetric_share": 1.0,
     # Bits are learned by cross-entropy, four times as fast.
     "world_model.loss": "bce",
     "world_model.learning_rate": 2e-3,
@@ -300,7 +300,7 @@ _BEST_SMALL: dict[str, Any] = {
     "replay.unroll": 32,
     "replay.align_starts": 0.5,
     "replay.symmetry_share": 0.0,
-    "dqn.symmetric": False,
+    "dqn.symmetric_share": 0.0,
     "world_model.learning_rate": 1e-3,
     "world_model.clip_norm": 0.0,
     "dqn.n_step": 1,

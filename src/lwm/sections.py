@@ -182,10 +182,12 @@ class DQNConfig:
         "the reward that the network sees includes the bonus; False: the extrinsic one alone",
         source="Sec. 3.4",
     )
-    symmetric: bool = setting(
-        False,
-        "labyrinth: actors, and whoever is scored, see the walk in its eight orientations at once "
-        "and act on the mean of the Q-values; False: in one",
+    symmetric_share: float = setting(
+        0.0,
+        "labyrinth: first share of the frames in which actors, and whoever is scored, see the walk "
+        "in its eight orientations at once and act on the mean of the Q-values; 1: to the end",
+        0,
+        1,
     )
     average: float = setting(
         0.0,

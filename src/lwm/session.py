@@ -139,6 +139,7 @@ def load(path: Path, device: str | None = None, env: str | None = None) -> Loade
     devices.keep_freed_memory()
     learner = new_learner(config)
     learner.load_tree(saved.state.get("learner", {}))
+    learner.look(config.progress(saved.frames))
     return Loaded(config, learner, saved.frames)
 
 

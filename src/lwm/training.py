@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lwm import devices
-from lwm.actor import ActorState, act, initial_state, ladder
+from lwm.actor import ActorState, act, initial_state, ladder, seen_in
 from lwm.config import Config
 from lwm.coverage import coverage_in
 from lwm.devices import Metrics
@@ -96,9 +96,8 @@ class Trainer:
 
     @property
     def progress(self) -> float:
-        """How far the schedules have come: share of the frame budget, or of schedule_frames."""
-        loop = self.config.loop
-        return min(self.frames / (loop.schedule_frames or loop.total_frames), 1.0)
+        """How far the schedules have come."""
+        return self.config.progress(self.frames)
 
     def _time_limit(self) -> int:
         if self.config.workload == "atari":
@@ -139,6 +138,8 @@ class Trainer:
         self.env.set_time_limit(self._time_limit())
         self.step = self.env.recv()
         self.frames += self.step.transitions
+        self.learner.look(self.progress)
+        self.actors = seen_in(self.actors, self.learner.dqn.views * self.config.loop.actors)
         if self.coverage is not None:
             self.coverage.add(self.env.ram)
         self._note_episodes()
@@ -290,7 +291,8 @@ class Trainer:
             actors = ActorState(
                 **{k: devices.put(np.array(v), there) for k, v in state["actors"].items()}
             )
-            if [v.shape for v in actors] != [v.shape for v in self.actors]:
+            self.learner.look(self.progress)
+            if [v.shape for v in actors] != [v.shape for v in self._new_actors()]:
                 raise ValueError("the actors' states are of another shape")
             self.actors = actors
             saved = Step(**{k: np.array(v) for k, v in state["step"].items()})

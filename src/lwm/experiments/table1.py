@@ -100,7 +100,7 @@ _SWITCHES = (
 
 # What `best` changes, taken back one at a time.
 _WITHOUT = (
-    "dqn.symmetric=false",
+    "dqn.symmetric_share=0",
     "replay.symmetry_share=0",
     "replay.symmetry_share=0.5",
     "replay.align_starts=0",
