@@ -193,3 +193,33 @@ def layout_probabilities(size: int) -> dict[tuple[int, ...], Fraction]:
     rooms = size * size
     carve([0] * rooms, [False] + [True] * (rooms - 1), [0], Fraction(1))
     return found
+
+
+def in_any_orientation(
+    layouts: dict[tuple[int, ...], Fraction], size: int
+) -> dict[tuple[int, ...], Fraction]:
+    """The layouts, each in one of its eight orientations with equal chance.
+
+    A policy that treats all orientations alike scores the same on these as on ``layouts``.
+    """
+    found: dict[tuple[int, ...], Fraction] = {}
+    for doors, chance in layouts.items():
+        for mirrored in (doors, _mirrored(doors, size)):
+            seen = mirrored
+            for _ in range(4):
+                seen = _quarter_turn(seen, size)
+                found[seen] = found.get(seen, Fraction(0)) + chance / 8
+    return found
+
+
+def _mirrored(doors: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Left and right exchanged."""
+    rooms = (doors[row * size + size - 1 - c] for row in range(size) for c in range(size))
+    return tuple(d & 0b0011 | (d & 0b0100) << 1 | (d & 0b1000) >> 1 for d in rooms)
+
+
+def _quarter_turn(doors: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Clockwise: the left column becomes the top row, what was up is right."""
+    rooms = (doors[(size - 1 - c) * size + row] for row in range(size) for c in range(size))
+    up_down_left_right = (3, 2, 0, 1)
+    return tuple(sum((d >> w & 1) << to for w, to in enumerate(up_down_left_right)) for d in rooms)

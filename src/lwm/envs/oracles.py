@@ -18,7 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lwm.envs.labyrinth import LabyrinthEnv, LabyrinthVectorEnv
-from lwm.envs.labyrinth_layouts import BITS, carve_bits, layout_probabilities
+from lwm.envs.labyrinth_layouts import (
+    BITS,
+    carve_bits,
+    in_any_orientation,
+    layout_probabilities,
+)
 
 Floats = NDArray[np.float64]
 _LANES = 4096
@@ -112,13 +117,17 @@ class BayesExplorer:
 
     Args:
         size: rooms along one side, 2 to 4 (beyond that there are too many layouts).
+        any_orientation: it takes every labyrinth to be mirrored and turned at random.  Its value
+            is what a policy can reach at best that treats all orientations alike.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, any_orientation: bool = False) -> None:
         if size not in (2, 3, 4):
             raise ValueError(f"the exact explorer is for sizes 2, 3 and 4, not {size}")
         self.size, self.rooms = size, size * size
         prior = layout_probabilities(size)
+        if any_orientation:
+            prior = in_any_orientation(prior, size)
         self.layouts = list(prior)
         scale = lcm(*(p.denominator for p in prior.values()))
         self._weight = [int(p * scale) for p in prior.values()]
@@ -303,8 +312,8 @@ def _distances(doors: tuple[int, ...], start: int, size: int) -> list[int]:
 def limits(size: int, episodes: int, seed: int) -> list[dict[str, Any]]:
     """The limits of one size: a row per player with its mean return over some episodes.
 
-    ``bayes-optimal`` is computed, not played: its row has 0 episodes and standard error 0.  Sizes
-    above 4 have no rows for the Bayes-optimal player.
+    ``bayes-optimal`` and ``bayes-any-orientation`` are computed, not played: their rows have 0
+    episodes and standard error 0.  Sizes above 4 have no rows for the Bayes-optimal players.
     """
     rows: list[dict[str, Any]] = []
 
@@ -317,6 +326,8 @@ def limits(size: int, episodes: int, seed: int) -> list[dict[str, Any]]:
     if size <= 4:
         explorer = BayesExplorer(size)
         rows.append(_row("bayes-optimal", size, 0, explorer.value, 0.0))
+        alike = BayesExplorer(size, any_orientation=True)
+        rows.append(_row("bayes-any-orientation", size, 0, alike.value, 0.0))
         add("bayes-optimal-eps0.01", explorer.simulate(episodes, seed, epsilon=0.01))
     add("full-map", full_map_optimum(size, episodes, seed))
     return rows

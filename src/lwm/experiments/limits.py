@@ -20,7 +20,7 @@ COMMAND = "lwm reproduce limits"
 
 def status() -> str:
     """How many rows are there."""
-    return f"{len(rows.read(PATH, COLUMNS))} of {5 * len(SIZES) - 6} rows"
+    return f"{len(rows.read(PATH, COLUMNS))} of {6 * len(SIZES) - 9} rows"
 
 
 def table() -> dict[tuple[int, str], float]:
