@@ -20,8 +20,6 @@ _BEST: dict[str, Any] = {
     "replay.align_starts": 0.75,
     "replay.symmetry_share": 1.0,
     "intrinsic.start_belief": "stored",
-    # Actors see all eight orientations at once: eight memories of one walk, whose mean errs less.
-    "dqn.symmetric_share": 1.0,
     # Bits are learned by cross-entropy, four times as fast.
     "world_model.loss": "bce",
     "world_model.learning_rate": 2e-3,
@@ -300,7 +298,6 @@ _BEST_SMALL: dict[str, Any] = {
     "replay.unroll": 32,
     "replay.align_starts": 0.5,
     "replay.symmetry_share": 0.0,
-    "dqn.symmetric_share": 0.0,
     "world_model.learning_rate": 1e-3,
     "world_model.clip_norm": 0.0,
     "dqn.n_step": 1,
@@ -315,9 +312,12 @@ _BEST_SMALL: dict[str, Any] = {
 def best_for(size: int) -> dict[str, Any]:
     """What follows the size of the labyrinth in preset ``best``.
 
-    Trained rows of a window: a good walk, and half as much again.  The preset was made for 5×5;
-    up to 3×3 an earlier version of it comes closer to the limit.
+    Trained rows of a window: a good walk, and half as much again.  From 5×5 on the actors see all
+    eight orientations at once, eight memories of one walk, whose mean errs less; smaller ones have
+    so few layouts that it pays more to know how they lie.  The preset was made for 5×5; up to 3×3
+    an earlier version of it comes closer to the limit.
     """
     if size <= 3:
         return dict(_BEST_SMALL)
-    return {"replay.unroll": min(round(64 / 25 * size**2), 256)}
+    rows = {"replay.unroll": min(round(64 / 25 * size**2), 256)}
+    return rows if size == 4 else {**rows, "dqn.symmetric_share": 1.0}

@@ -100,7 +100,6 @@ _SWITCHES = (
 
 # What `best` changes, taken back one at a time.
 _WITHOUT = (
-    "dqn.symmetric_share=0",
     "replay.symmetry_share=0",
     "replay.symmetry_share=0.5",
     "replay.align_starts=0",
@@ -133,6 +132,7 @@ def plan() -> list[tuple[Setting, int]]:
         ([Setting(n, "lwm", p) for p in ("paper", "best") for n in (3, 4, 5)], range(3, 5)),
         ([Setting(4, "lwm", variant=s) for s in _SWITCHES], range(2)),
         ([Setting(4, "dqn", variant="intrinsic.leak_to_baseline=true")], range(2)),
+        ([Setting(5, "lwm", "best", "dqn.symmetric_share=0")], range(2)),
         ([Setting(4, "lwm", "best", w) for w in _WITHOUT], range(2)),
         ([Setting(6, "lwm", "best")], range(3)),
         ([Setting(n, "random") for n in (3, 4, 5)], range(1)),
