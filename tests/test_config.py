@@ -373,7 +373,7 @@ def attributes_read(tree: ast.AST) -> set[str]:
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
-_PROPERTIES = {"window", "bonus", "updates_encoder"}
+_PROPERTIES = {"window", "bonus", "updates_encoder", "progress"}
 
 
 def test_every_setting_is_read() -> None:
