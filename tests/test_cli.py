@@ -406,6 +406,8 @@ def test_long_run_names_are_cut_and_stay_apart() -> None:
     assert len(long) == len(other) == LONGEST_NAME < 255
     assert long != other and long.startswith("labyrinth-3x3-lwm-paper-seed0-")
     assert long == run_name(load_preset("paper", {**many, "dqn.head": 8}))
+    foreign = run_name(load_preset("default", {"gym.env": "Über" * 80 + "-v0"}, "gym"))
+    assert len(foreign.encode()) <= LONGEST_NAME
 
 
 def test_description_by_hand() -> None:

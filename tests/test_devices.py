@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from lwm import devices, networks, runs
+from lwm import devices, networks, runs, symmetry
 from lwm.actor import act, initial_state
 from lwm.cli import main
 from lwm.config import load_preset
@@ -121,9 +121,11 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(devices, "select", lambda values, mask: values.flatten())
     monkeypatch.setattr(torch.optim, "Adam", unfused)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    networks._identity.cache_clear()
+    for kept in (networks._identity, symmetry._ways):
+        kept.cache_clear()
     yield
-    networks._identity.cache_clear()
+    for kept in (networks._identity, symmetry._ways):
+        kept.cache_clear()
 
 
 AGENTS = [
@@ -131,6 +133,11 @@ AGENTS = [
     ("labyrinth", "lwm", {"dqn.auxiliary": 1.0, "world_model.loss": "bce", "dqn.average": 0.9}),
     ("labyrinth", "lwm", {"intrinsic.boundary": "reset", "intrinsic.start_belief": "stored"}),
     ("labyrinth", "lwm", {"intrinsic.boundary": "mask", "dqn.trace": 0.5}),
+    (
+        "labyrinth",
+        "lwm",
+        {"dqn.symmetric_share": 1.0, "replay.symmetry_share": 1.0, "intrinsic.boundary": "mask"},
+    ),
     ("labyrinth", "lwm-ff", {}),
     ("labyrinth", "mbie-eb", {}),
     ("labyrinth", "dqn", {}),
@@ -191,7 +198,7 @@ def test_acting_and_learning_follow_the_device(
 
 MODULES = (
     "actor", "agent", "encoder", "evaluate", "intrinsic", "learner", "networks", "returns",
-    "vision", "whitening", "world_model",
+    "symmetry", "vision", "whitening", "world_model",
 )  # fmt: skip
 FACTORIES = {
     "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "tensor",

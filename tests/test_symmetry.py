@@ -10,15 +10,18 @@ import pytest
 import torch
 
 from lwm import session
-from lwm.actor import ActorState, act, initial_state, narrowed
+from lwm.actor import ActorState, act, initial_state, narrowed, seen_once
 from lwm.config import load_preset
 from lwm.envs.vector import make_env
 from lwm.errors import BadInput
 from lwm.evaluate import evaluate
+from lwm.experiments.walks import Walks, trace
 from lwm.learner import LearnerState
 from lwm.streams import environment_seeds
 from lwm.symmetry import GROUP, actions_in_all, bits_in_all, mean_of_all, turned
+from lwm.training import Trainer
 from lwm.types import Step, Unroll
+from trees import same
 
 UP, DOWN, LEFT, RIGHT = range(4)
 MOVES = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
@@ -100,7 +103,8 @@ def _turn(step: Step, k: int) -> Step:
 
 
 def _learner(symmetric: bool) -> LearnerState:
-    config = load_preset("debug", {"env.size": 3, "dqn.symmetric_share": float(symmetric)})
+    share = {"dqn.symmetric_share": 1.0, "replay.symmetry_share": 1.0} if symmetric else {}
+    config = load_preset("debug", {"env.size": 3, **share})
     return LearnerState(config, 4, 4)
 
 
@@ -118,13 +122,15 @@ def _rows(count: int, envs: int = 5) -> list[Step]:
     return rows
 
 
-def _follow(learner: LearnerState, rows: list[Step]) -> tuple[list[SimpleNamespace], ActorState]:
+def _follow(
+    learner: LearnerState, rows: list[Step], reset_state: bool = True
+) -> tuple[list[SimpleNamespace], ActorState]:
     B = len(rows[0].r_t)
     off, zero = np.zeros(B, np.bool_), np.zeros(B, np.int64)
     state = initial_state(learner.dqn, learner.bonus, B, learner.embedding)
     found = []
     for step in rows:
-        acted, state = act(learner.dqn, learner.bonus, state, step, off, zero)
+        acted, state = act(learner.dqn, learner.bonus, state, step, off, zero, reset_state)
         found.append(SimpleNamespace(**acted._asdict()))
     return found, state
 
@@ -180,36 +186,84 @@ def test_narrowing_keeps_all_orientations() -> None:
     torch.testing.assert_close(tuple(narrowed(state, torch.from_numpy(keep))), tuple(fewer))
 
 
+def test_one_orientation_goes_on_as_the_walk_is() -> None:
+    rows = _rows(14)
+    _, all_of_them = _follow(_learner(True), rows)
+    _, plain = _follow(_learner(False), rows)
+    torch.testing.assert_close(tuple(seen_once(all_of_them, 5)), tuple(plain))
+
+
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_a_symmetric_agent_trains_resumes_and_is_scored(share: float) -> None:
-    """N cycles are N/2, a restored state, and N/2 more: also across the change to one view."""
-    from lwm.training import Trainer
-
+    """A run is a part of it, a restored state, and the rest: also across the change to one view."""
     config = load_preset(
         "debug",
         {"dqn.symmetric_share": share, "dqn.average": 0.9, "replay.symmetry_share": share},
     )
-    at, total = int(0.5 * config.loop.total_frames), config.loop.total_frames
+    total = config.loop.total_frames
     whole, first, second = Trainer(config), Trainer(config), Trainer(config)
-    while whole.frames < total:
-        whole.cycle()
-    while first.frames < at:
-        assert first.learner.dqn.views == first.learner.policy.views == 8
-        first.cycle()
+    for trainer, until in ((whole, total), (first, 0.4 * total)):
+        for _ in trainer.run():
+            views = 8 if trainer.frames < share * total or share == 1 else 1
+            assert trainer.learner.dqn.views == trainer.learner.policy.views == views
+            assert len(trainer.actors.h) == views * config.loop.actors
+            if trainer.frames >= until:
+                break
     second.set_state(first.get_state())
-    assert second.learner.policy.views == first.learner.policy.views == (8 if share == 1 else 1)
-    while second.frames < total:
-        second.cycle()
-    torch.testing.assert_close(tuple(second.actors), tuple(whole.actors), rtol=0, atol=0)
-    assert len(whole.actors.h) == config.loop.actors * (8 if share == 1 else 1)
+    for _ in second.run():
+        pass
+    assert same(second.get_state(), whole.get_state())
     scores = evaluate(config, whole.learner, 16)
     assert len(scores.returns) == 16 and (scores.lengths > 0).all()
+
+
+def test_shares_of_one_last_longer_than_the_schedules() -> None:
+    """Windows are turned as long as the actors see all orientations."""
+    config = load_preset("best", {"env.size": 5, "loop.schedule_frames": 1000})
+    assert config.progress(5000) == 1
+    assert config.within(1.0, config.dqn.symmetric_share)
+    assert config.within(1.0, config.replay.symmetry_share)
+    assert config.within(0.49, 0.5) and not config.within(0.5, 0.5) and not config.within(0.0, 0.0)
+
+
+def test_which_sizes_act_on_all_orientations() -> None:
+    best = [load_preset("best", {"env.size": n}) for n in (2, 3, 4, 5, 6)]
+    assert [c.dqn.symmetric_share for c in best] == [0, 0, 0, 1, 1]
+    assert [c.replay.symmetry_share for c in best] == [0, 0, 1, 1, 1]
+
+
+def test_masked_ends_and_states_that_go_on_in_all_orientations() -> None:
+    """Row 4's mask and row 2's switch, which are applied to each orientation."""
+    rows = _rows(30)
+    assert any(row.is_last.any() for row in rows)
+    for changes in ({"intrinsic.boundary": "mask"}, {"dqn.reset_state": False}):
+        share = {"dqn.symmetric_share": 1.0, "replay.symmetry_share": 1.0}
+        alone, views = (
+            LearnerState(load_preset("debug", {**changes, **more}), 4, 4) for more in ({}, share)
+        )
+        for learner in (alone, views):
+            learner.bonus.moments.set(0.1, 0.2, 1)
+        reset = alone.config.dqn.reset_state
+        one, _ = _follow(alone, rows, reset)
+        many, _ = _follow(views, rows, reset)
+        for a, b, row in zip(one, many, rows, strict=True):
+            torch.testing.assert_close(torch.from_numpy(b.r_in), torch.from_numpy(a.r_in))
+            torch.testing.assert_close(torch.from_numpy(b.h), torch.from_numpy(a.h))
+            if "intrinsic.boundary" in changes:
+                assert (b.r_in[row.is_last] == 0).all()
+
+
+def test_traces_are_of_the_walk_as_it_is() -> None:
+    played = Walks(_rows(12), np.zeros((12, 5)), np.zeros((12, 5, 4), np.bool_))
+    many, plain = (trace(_learner(symmetric), played) for symmetric in (True, False))
+    for a, b in zip(many, plain, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_a_run_on_disk_is_scored_with_the_views_of_its_frames(tmp_path: Path) -> None:
     for share, views in ((0.5, 1), (1.0, 8)):
         run = tmp_path / str(views)
-        config = load_preset("debug", {"dqn.symmetric_share": share})
+        config = load_preset("debug", {"dqn.symmetric_share": share, "replay.symmetry_share": 1.0})
         writer, trainer = session.start(config, run)
         try:
             session.run(writer, trainer)
@@ -221,13 +275,23 @@ def test_a_run_on_disk_is_scored_with_the_views_of_its_frames(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("workload", "more"),
     [
+        ("labyrinth", {}),
         ("labyrinth", {"env.tv": True}),
-        ("labyrinth", {"encoder.representation": "wmse", "world_model.sigmoid_output": False}),
+        ("labyrinth", {"agent": "mbie-eb", "replay.symmetry_share": 1.0}),
+        (
+            "labyrinth",
+            {
+                "encoder.representation": "wmse",
+                "world_model.sigmoid_output": False,
+                "replay.symmetry_share": 1.0,
+            },
+        ),
+        ("labyrinth", {"replay.symmetry_share": 0.5}),
         ("atari", {}),
         ("gym", {"gym.env": "CartPole-v1"}),
     ],
 )
-def test_only_bits_have_orientations(workload: str, more: dict[str, object]) -> None:
+def test_who_cannot_act_on_all_orientations(workload: str, more: dict[str, object]) -> None:
     load_preset("debug", more, workload=workload)
-    with pytest.raises(BadInput, match=r"dqn\.symmetric_share"):
+    with pytest.raises(BadInput, match=r"dqn\.symmetric_share=1"):
         load_preset("debug", {**more, "dqn.symmetric_share": 1.0}, workload=workload)

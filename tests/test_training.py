@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -440,10 +441,16 @@ def disturb(process: subprocess.Popen[str], path: Path, rows: int, signum: int) 
     """Send the signal some time after the run goes on and its log has ``rows`` rows; exit code and
     stderr.  A process before this one may have come further than it was to."""
     deadline = time.monotonic() + 120
-    while rows_logged(path) < rows or runs.read_status(path)["state"] != "running":
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+
+    def wait(until: Callable[[], bool]) -> None:
+        while not until():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    wait(lambda: (runs.read_status(path) or {}).get("pid") == process.pid)
+    before = rows_logged(path)
+    wait(lambda: rows_logged(path) >= max(rows, before + 1))
     time.sleep(random.Random(rows).uniform(0, 0.15))
     process.send_signal(signum)
     _, stderr = process.communicate(timeout=120)

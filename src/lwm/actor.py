@@ -44,7 +44,7 @@ class Acted(NamedTuple):
     r_in: NDArray[np.float32]
     """[B] the bonus of the row."""
     q: Tensor
-    """[B, A], on the host."""
+    """[B, A], on the host; the mean over orientations where several are seen."""
     prediction: Tensor | None
     """[B, D] what the world model had predicted for this row, if there is one."""
 
@@ -55,9 +55,9 @@ def initial_state(dqn: RecurrentDQN, bonus: Bonus, batch: int, embedding: int) -
     return ActorState(h, bonus.initial(dqn.views * batch), h.new_zeros(batch, embedding))
 
 
-def seen_in(state: ActorState, lanes: int) -> ActorState:
-    """The state with no more than the first ``lanes`` (of V B): fewer orientations are seen."""
-    return state._replace(h=state.h[:lanes], belief=state.belief[:lanes])
+def seen_once(state: ActorState, batch: int) -> ActorState:
+    """The state of B environments whose walks are seen as they are from now on."""
+    return state._replace(h=state.h[:batch], belief=state.belief[:batch])
 
 
 def narrowed(state: ActorState, keep: Tensor) -> ActorState:
@@ -90,7 +90,7 @@ def act(
     a_tm1 = devices.put(step.a_tm1, device)
     # Most rows are nobody's first: what would change nothing is left out.
     is_first = devices.put(step.is_first, device) if step.is_first.any() else None
-    r_t, z_tm1, after, views = devices.put(step.r_t, device), state.z_tm1, z, dqn.views
+    r_t, z_tm1, after, views = devices.put(step.r_t, device), state.z_tm1, z, len(state.h) // len(z)
     if views > 1:
         obs, z_tm1, after = bits_in_all(obs), bits_in_all(z_tm1), bits_in_all(z)
         a_tm1, r_t = actions_in_all(a_tm1), r_t.repeat(views)

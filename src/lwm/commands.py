@@ -88,7 +88,7 @@ def run_name(config: Config) -> str:
     world = {
         "labyrinth": f"{size}x{size}",
         "atari": config.atari.game,
-        "gym": re.sub(r"[^\w.-]+", "_", config.gym.env),
+        "gym": re.sub(r"[^\w.-]+", "_", config.gym.env, flags=re.ASCII),
     }[config.workload]
     name = f"{config.workload}-{world}-{config.agent}-{config.preset}-seed{config.seed}"
     whole = "-".join([name, *changed])

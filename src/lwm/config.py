@@ -88,6 +88,11 @@ class Config:
         """Rows of a learner window: burn-in, trained rows, and the rows their targets reach."""
         return self.replay.burn_in + self.replay.unroll + self.dqn.n_step
 
+    @staticmethod
+    def within(progress: float, share: float) -> bool:
+        """Whether what holds for the first ``share`` of the run still does; 1: to the end."""
+        return progress < share or share == 1
+
     def progress(self, frames: int) -> float:
         """How far schedules have come: share of the frame budget, or of schedule_frames."""
         return min(frames / (self.loop.schedule_frames or self.loop.total_frames), 1.0)
@@ -215,6 +220,7 @@ def check(config: Config) -> None:
     if config.agent == "lwm-rf" and config.workload == "labyrinth":
         raise BadInput("agent 'lwm-rf' is for images; the labyrinth's observations need no encoder")
     _check_representation(config)
+    _check_orientations(config)
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:
@@ -276,7 +282,6 @@ def _check_gym(config: Config) -> None:
     for key, value, allowed in (
         ("dqn.auxiliary", config.dqn.auxiliary, 0),
         ("replay.symmetry_share", config.replay.symmetry_share, 0),
-        ("dqn.symmetric_share", config.dqn.symmetric_share, 0),
         ("world_model.loss", config.world_model.loss, "mse"),
     ):
         if value != allowed:
@@ -285,24 +290,30 @@ def _check_gym(config: Config) -> None:
 
 def _check_representation(config: Config) -> None:
     """What needs the labyrinth's four bits as they are."""
-    turns = {
-        "replay.symmetry_share": config.replay.symmetry_share,
-        "dqn.symmetric_share": config.dqn.symmetric_share,
-    }
-    for key, used in turns.items():
-        if config.env.tv and used:
-            raise BadInput(f"env.tv=True has no symmetries: not with {key}={used}")
+    if config.env.tv and config.replay.symmetry_share:
+        raise BadInput("env.tv=True has no symmetries: replay.symmetry_share must be 0")
     if config.workload != "labyrinth" or config.representation == "pixels":
         return
     for key, value in (
         ("agent", config.agent == "mbie-eb" and config.agent),
         ("dqn.auxiliary", config.dqn.auxiliary),
-        ("dqn.symmetric_share", config.dqn.symmetric_share),
         ("world_model.sigmoid_output", config.world_model.sigmoid_output),
     ):
         if value:
             kind = config.representation
             raise BadInput(f"{key}={value} is for bits: not with encoder.representation={kind}")
+
+
+def _check_orientations(config: Config) -> None:
+    """Who acts on all orientations must have learned from them; counts are of the walk as it is."""
+    share, learned = config.dqn.symmetric_share, config.replay.symmetry_share
+    if share and config.workload != "labyrinth":
+        raise BadInput(f"dqn.symmetric_share={share} is for the labyrinth; here it must be 0")
+    if share > learned:
+        raise BadInput(f"dqn.symmetric_share={share} needs replay.symmetry_share={share} or more")
+    if share and (config.agent == "mbie-eb" or config.representation != "pixels"):
+        what = config.agent if config.agent == "mbie-eb" else f"z by {config.representation}"
+        raise BadInput(f"dqn.symmetric_share={share}: {what} has no orientations; it must be 0")
 
 
 def _check_images(config: Config) -> None:
@@ -313,7 +324,6 @@ def _check_images(config: Config) -> None:
         "intrinsic.start_belief": (config.intrinsic.start_belief, "zero"),
         "dqn.auxiliary": (config.dqn.auxiliary, 0),
         "replay.symmetry_share": (config.replay.symmetry_share, 0),
-        "dqn.symmetric_share": (config.dqn.symmetric_share, 0),
         "replay.align_starts": (config.replay.align_starts, 0),
         "world_model.loss": (config.world_model.loss, "mse"),
     }

@@ -70,9 +70,8 @@ class LearnerState:
 
     def look(self, progress: float) -> None:
         """See the walk in as many orientations as the config asks for at this share of the run."""
-        share = self.config.dqn.symmetric_share
-        views = len(GROUP) if progress < share or share == 1 else 1
-        self.dqn.views = self.policy.views = views
+        many = self.config.within(progress, self.config.dqn.symmetric_share)
+        self.dqn.views = self.policy.views = len(GROUP) if many else 1
 
     @property
     def bonus(self) -> AnyBonus:

@@ -91,7 +91,10 @@ class LoopConfig:
         1_000_000, "environment transitions, warm-up included", 1, 10**10, "POL DQN"
     )
     schedule_frames: int = setting(
-        0, "frames over which schedules (rate, beta, early limit) run; 0: total_frames", 0, 10**10
+        0,
+        "frames over which schedules (rate, beta, early limit, shares) run; 0: total_frames",
+        0,
+        10**10,
     )
     warmup_frames: int = setting(
         10_000, "transitions collected at random first", 0, 10**9, "POL DQN"
@@ -185,7 +188,8 @@ class DQNConfig:
     symmetric_share: float = setting(
         0.0,
         "labyrinth: first share of the frames in which actors, and whoever is scored, see the walk "
-        "in its eight orientations at once and act on the mean of the Q-values; 1: to the end",
+        "in its eight orientations at once and act on the mean of the Q-values; 1: to the end; at "
+        "most replay.symmetry_share",
         0,
         1,
     )

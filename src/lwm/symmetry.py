@@ -1,12 +1,14 @@
-"""The eight symmetries of a square grid, applied to replay windows of the labyrinth.
+"""The eight symmetries of a square grid, applied to walks through the labyrinth.
 
 A walk through a labyrinth, mirrored or turned, is a walk through another labyrinth: the four
-passage bits and the four actions are permuted alike.  Used by preset ``best`` to see each walk in
-eight orientations: in the learner one at random (a stored state belongs to the orientation that it
-was made in, so only windows that start without a past are turned), in the actors all at once.
+passage bits and the four actions are permuted alike.  Preset ``best`` learns from 4×4 on from walks
+in random orientations (a stored state belongs to the orientation that it was made in, so only
+windows that start without a past are turned), and acts from 5×5 on on all of them at once.
 """
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 import torch
@@ -43,22 +45,28 @@ def turned(unroll: Unroll, which: NDArray[np.int64]) -> Unroll:
     return unroll._replace(obs=obs, a_tm1=a_tm1)
 
 
-_TO = torch.from_numpy(GROUP)
-_FROM = _TO.argsort(1)
+@functools.cache
+def _ways(device: torch.device) -> tuple[Tensor, Tensor]:
+    """[8, 4] where each symmetry takes each direction, and from where it brings it."""
+    with torch.inference_mode(False):
+        to = torch.from_numpy(GROUP)
+        return to.to(device), to.argsort(1).to(device)
 
 
 def bits_in_all(bits: Tensor) -> Tensor:
     """Passage bits [B, 4] in every orientation [8 B, 4], orientation by orientation."""
-    return bits[:, _FROM.to(bits.device)].transpose(0, 1).flatten(0, 1)
+    _, back = _ways(bits.device)
+    return bits[:, back].transpose(0, 1).flatten(0, 1)
 
 
 def actions_in_all(action: Tensor) -> Tensor:
     """Actions [B] in every orientation [8 B]."""
-    return _TO.to(action.device)[:, action].flatten()
+    to, _ = _ways(action.device)
+    return to[:, action].flatten()
 
 
 def mean_of_all(q: Tensor) -> Tensor:
     """Q-values in every orientation [8 B, 4] -> their mean, turned back [B, 4]."""
-    views = q.view(len(_TO), -1, 4)
-    back = _TO.to(q.device)[:, None].expand_as(views)
-    return views.gather(-1, back).mean(0)
+    to, _ = _ways(q.device)
+    views = q.view(len(to), -1, 4)
+    return views.gather(-1, to[:, None].expand_as(views)).mean(0)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lwm import devices
-from lwm.actor import ActorState, act, initial_state, ladder, seen_in
+from lwm.actor import ActorState, act, initial_state, ladder, seen_once
 from lwm.config import Config
 from lwm.coverage import coverage_in
 from lwm.devices import Metrics
@@ -138,11 +138,16 @@ class Trainer:
         self.env.set_time_limit(self._time_limit())
         self.step = self.env.recv()
         self.frames += self.step.transitions
-        self.learner.look(self.progress)
-        self.actors = seen_in(self.actors, self.learner.dqn.views * self.config.loop.actors)
+        self._look()
         if self.coverage is not None:
             self.coverage.add(self.env.ram)
         self._note_episodes()
+
+    def _look(self) -> None:
+        before = self.learner.dqn.views
+        self.learner.look(self.progress)
+        if self.learner.dqn.views != before:
+            self.actors = seen_once(self.actors, self.config.loop.actors)
 
     def _act(self) -> np.ndarray:
         B = self.config.loop.actors

@@ -84,7 +84,7 @@ class Updates:
 
     def turned(self, unroll: Unroll, progress: float) -> Unroll:
         """The windows in random orientations, as long as the config asks for it."""
-        if progress >= self.config.replay.symmetry_share:
+        if not self.config.within(progress, self.config.replay.symmetry_share):
             return unroll
         return turned(unroll, self.rng.integers(len(GROUP), size=len(unroll.h)))
 

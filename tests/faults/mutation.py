@@ -32,7 +32,8 @@ CORE: dict[str, tuple[str, ...]] = {
 SECONDS = 120.0
 """After these a mutant counts as killed: it does not end."""
 _UNUSED_PLUGINS = ("cacheprovider", "hypothesispytest", "anyio")
-"""The core's tests use none of them, and to load them takes longer than many a mutant lives."""
+"""What these add to pytest no test of the core uses, and to load them takes longer than many a
+mutant lives."""
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
         "whitening",
