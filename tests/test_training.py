@@ -448,7 +448,7 @@ def disturb(process: subprocess.Popen[str], path: Path, rows: int, signum: int) 
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
-    wait(lambda: (runs.read_status(path) or {}).get("pid") == process.pid)
+    wait(lambda: path.is_dir() and (runs.read_status(path) or {}).get("pid") == process.pid)
     before = rows_logged(path)
     wait(lambda: rows_logged(path) >= max(rows, before + 1))
     time.sleep(random.Random(rows).uniform(0, 0.15))
