@@ -437,6 +437,12 @@ def rows_logged(path: Path) -> int:
         return 0
 
 
+def written_by(path: Path) -> int | None:
+    """The process that wrote the run's status last; a new directory has none yet."""
+    status = path / "status.json"
+    return json.loads(status.read_text())["pid"] if status.exists() else None
+
+
 def disturb(process: subprocess.Popen[str], path: Path, rows: int, signum: int) -> tuple[int, str]:
     """Send the signal some time after the run goes on and its log has ``rows`` rows; exit code and
     stderr.  A process before this one may have come further than it was to."""
@@ -448,7 +454,7 @@ def disturb(process: subprocess.Popen[str], path: Path, rows: int, signum: int) 
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
-    wait(lambda: path.is_dir() and (runs.read_status(path) or {}).get("pid") == process.pid)
+    wait(lambda: written_by(path) == process.pid)
     before = rows_logged(path)
     wait(lambda: rows_logged(path) >= max(rows, before + 1))
     time.sleep(random.Random(rows).uniform(0, 0.15))
