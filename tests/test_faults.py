@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lwm import runs, saved, session
@@ -288,6 +289,32 @@ def test_a_full_disk_that_costs_a_checkpoint_is_condemned(tmp_path: Path) -> Non
 
 
 # Mutants.
+
+
+def test_the_soak_s_speed_is_measured_against_a_yardstick() -> None:
+    """A frame takes a tenth of a second, twice that from half-time on: once because the machine
+    is busy, which the yardstick feels as well, once because of the run itself."""
+    slowed = {False: 1.0, True: 2.0}
+    rows = [{"seconds": 10.0 * n, "frames": 100 * n} for n in range(41)]
+
+    def looks(busy: bool) -> list[soak.Look]:
+        used, seen = 0.0, []
+        for n in range(81):
+            at = 5.0 * n
+            factor = slowed[at > 200]
+            seen.append(soak.Look(at, 300.0, frozenset(), used, 0.01 * factor if busy else 0.01))
+            used += 5.0 * slowed[at + 5.0 > 200]
+        return seen
+
+    by_yard, of_processor, by_clock = soak.paces(rows, looks(busy=True))
+    assert abs(by_yard) < 0.05 and of_processor < -0.5 and by_clock == pytest.approx(0)
+    by_yard, of_processor, _ = soak.paces(rows, looks(busy=False))
+    assert by_yard == pytest.approx(of_processor) and by_yard < -0.5
+    assert np.isnan(soak.paces(rows[:3], looks(busy=True))).all()
+
+
+def test_the_yardstick_takes_its_time() -> None:
+    assert 0 < soak.Yardstick()() < 5
 
 
 def test_processor_time_is_of_a_process_and_its_children() -> None:
