@@ -352,6 +352,25 @@ def test_states_are_kept_only_where_windows_begin() -> None:
     assert Replay(800, 1, (1,), np.uint8, 512).nbytes > 1_600_000
 
 
+def test_bytes_in_use_by_hand() -> None:
+    """7 rows of 3 environments: action 8, reward, discount and bonus 4 each, two flags, 2 x 8 of
+    observation, 5 + 2 numbers of state; with priorities their tree on top."""
+    plain = Replay(7, 3, (2,), np.int64, 5, 2)
+    assert plain.nbytes == 7 * 3 * (8 + 3 * 4 + 2 + 2 * 8 + (5 + 2) * 4)
+    ranked = Replay(7, 3, (2,), np.int64, 5, 2, window=4)
+    assert ranked.priorities.nbytes > 0
+    assert ranked.nbytes == plain.nbytes + ranked.priorities.nbytes
+
+
+def test_windows_are_not_moved_unless_asked() -> None:
+    """The default of ``align``: uniform over rows, as without a share."""
+    replay = filled(20)
+    a, b = (replay.sample(generator(3), 64, 4, *more) for more in ((), ((0.0, 0),)))
+    assert (a.origin == b.origin).all()
+    moved = replay.sample(generator(3), 64, 4, (1.0, 0))
+    assert (moved.origin != a.origin).any() and moved.is_first[0].mean() > a.is_first[0].mean()
+
+
 def test_a_replay_without_windows_has_no_priorities() -> None:
     with pytest.raises(ValueError, match="without prioritised windows"):
         filled(33).sample_prioritised(generator(), 4)
