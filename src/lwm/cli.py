@@ -160,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--cores", type=_count, help="workloads: BLAS threads of the learner's process")
     p.add_argument("--seconds", type=_seconds, help="about how long to measure")
     p.add_argument("--frames", type=_count, help="growth: capacity of the Atari replay")
+    p.add_argument("--size", type=_count, help="sooner: rooms per side (default: 4)")
     p.add_argument("--out", type=Path, help="file of the rows (default: in results/)")
     p.set_defaults(call=commands.bench)
 

@@ -27,6 +27,8 @@ BENCHED = ("labyrinth", "atari")
 STUDIES = {
     "bonus": ("cores", "seconds", "out"),
     "growth": ("seconds", "frames", "out"),
+    "projection": ("cores", "seconds", "out"),
+    "sooner": ("size", "out"),
     "startup": (),
     "sweep": ("seconds",),
     "instructions": ("out",),
@@ -293,7 +295,7 @@ def bench(args: argparse.Namespace) -> int:
     meant = STUDIES.get(args.what, ("cores", "seconds", "out"))
     given = {
         flag: getattr(args, flag)
-        for flag in ("cores", "seconds", "frames", "out")
+        for flag in ("cores", "seconds", "frames", "size", "out")
         if getattr(args, flag) is not None
     }
     foreign = [flag for flag in given if flag not in meant]

@@ -15,7 +15,7 @@ from lwm.encoder import EncoderLearner
 from lwm.envs.television import PATCH
 from lwm.envs.vector import make_env
 from lwm.errors import BadInput
-from lwm.learner import LearnerState, learn, learn_encoder, learn_features
+from lwm.learner import LearnerState, learn, learn_encoder, learn_features, pretrain
 from lwm.machine import available_bytes
 from lwm.streams import environment_seeds
 from lwm.types import Pairs, Step, Unroll
@@ -65,27 +65,44 @@ def check_memory(config: Config) -> None:
 
 def describe(config: Config) -> str:
     """One line: memory, and time from a trial of each stage on noise (some seconds)."""
-    stage = trial(config)
+    each = seconds_each(config)
+    hours = sum(n * each[name] for name, n in calls(config).items()) / 3600
     loop = config.loop
-    # With a core to spare, games are played while the learner works.
-    overlap = len(os.sched_getaffinity(0)) > 1
-    phi = stage["encoder"] if config.updates_encoder else 0.0
-    update = (phi + stage["learner"]) / loop.cycles_per_update
-    cycle = stage["act"] + (max(stage["env"], update) if overlap else stage["env"] + update)
-    warm = loop.warmup_frames / loop.actors
-    lwm = config.bonus.startswith("lwm")
-    before = warm * stage["env"]
-    if lwm and config.pretrains_encoder:
-        before += config.encoder.pretrain_iterations * stage["encoder"]
-    if lwm:
-        before += config.world_model.pretrain_iterations * stage["learner"] / 3
-    hours = (before + (loop.total_frames / loop.actors - warm) * cycle) / 3600
     frames = loop.total_frames * config.atari.action_repeat
     return (
         f"{frames:,} emulator frames ({loop.total_frames:,} agent steps): about {_time(hours)} on "
-        f"this machine ({cycle:.2f} s a cycle of {loop.actors} actors) and "
+        f"this machine ({each['cycle']:.2f} s a cycle of {loop.actors} actors) and "
         f"{_gib(memory_bytes(config))} of memory"
     )
+
+
+def calls(config: Config) -> dict[str, float]:
+    """How often a run does what its phases are made of: warm-up, pretraining, training."""
+    loop = config.loop
+    warm = loop.warmup_frames / loop.actors
+    lwm = config.bonus.startswith("lwm")
+    phi = lwm and config.pretrains_encoder
+    return {
+        "warmup": warm,
+        "encoder": config.encoder.pretrain_iterations if phi else 0,
+        "world_model": config.world_model.pretrain_iterations if lwm else 0,
+        "cycle": loop.total_frames / loop.actors - warm,
+    }
+
+
+def seconds_each(config: Config) -> dict[str, float]:
+    """Seconds of one of each of ``calls``, by a trial of the stages."""
+    stage = trial(config)
+    # With a core to spare, games are played while the learner works.
+    overlap = len(os.sched_getaffinity(0)) > 1
+    phi = stage["encoder"] if config.updates_encoder else 0.0
+    update = (phi + stage["learner"]) / config.loop.cycles_per_update
+    return {
+        "warmup": stage["env"],
+        "encoder": stage["encoder"],
+        "world_model": stage["world_model"],
+        "cycle": stage["act"] + (max(stage["env"], update) if overlap else stage["env"] + update),
+    }
 
 
 def trial(config: Config) -> dict[str, float]:
@@ -124,7 +141,12 @@ def _learner_trial(config: Config, num_actions: int, rng: np.random.Generator) -
             lambda: act(state.dqn, state.bonus, actors, step, flags, actions, True, state.embed)
         ),
         "encoder": 0.0,
+        "world_model": 0.0,
     }
+    if config.bonus.startswith("lwm"):
+        c = config.world_model
+        before = _windows(config, num_actions, rng, c.pretrain_rows, c.pretrain_batch)
+        took["world_model"] = _seconds(lambda: pretrain(state, before))
     n = config.encoder.batch
     if isinstance(state.encoder, EncoderLearner):
         pairs = Pairs(_noise(rng, n), _noise(rng, n))
