@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from lwm.bench.common import Work, measure, measure_cycles
+from lwm.bench.report import save
 from lwm.config import Config, load_preset, replace
-from lwm.errors import BadInput, RunFailed, reason
-from lwm.files import write_json_atomic
+from lwm.errors import BadInput
 from lwm.machine import machine_facts
 from lwm.priorities import WindowPriorities
 from lwm.training import Trainer
@@ -70,11 +70,7 @@ def run(
     verdicts.append(_windows_verdict(rows))
     rows += _actors(seconds / 3, changed.get("labyrinth", {}))
     table = [dict(zip(COLUMNS, (*row.values(), commit), strict=True)) for row in rows]
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(out, table)
-    except OSError as error:
-        raise RunFailed(f"cannot write {out}: {reason(error)}") from error
+    save(out, table)
     return "\n".join([*_lines(table), "", *verdicts, "", f"rows: {out}"])
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from lwm.errors import RunFailed, reason
-from lwm.files import write_json_atomic
+from lwm.bench.report import save
+from lwm.errors import RunFailed
 
 OUT = Path("results") / "instructions.json"
 LIMIT = 0.05
@@ -47,11 +47,7 @@ def run(out: Path = OUT, check: bool = False) -> str:
     found = {"versions": versions(), "counts": counts}
     if check:
         return compare(_read(out), found)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(out, found)
-    except OSError as error:
-        raise RunFailed(f"cannot write {out}: {reason(error)}") from error
+    save(out, found)
     lines = [f"{name:20}{n:12,} instructions a call" for name, n in counts.items()]
     return "\n".join([*lines, f"counts: {out}"])
 

@@ -17,9 +17,8 @@ from typing import Any
 
 from lwm import plan
 from lwm.bench.atari import GAME
+from lwm.bench.report import save
 from lwm.config import Config, load_preset, replace
-from lwm.errors import RunFailed, reason
-from lwm.files import write_json_atomic
 from lwm.machine import machine_facts
 from lwm.training import Trainer
 
@@ -54,11 +53,7 @@ def run(
             row = (name, n, foretold * 1e3, real[name] * 1e3, measured[name], cores)
             origin = (facts["commit"], facts["cpu"])
             rows.append(dict(zip(COLUMNS, (*row, *origin), strict=True)))
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(out, rows)
-    except OSError as error:
-        raise RunFailed(f"cannot write {out}: {reason(error)}") from error
+    save(out, rows)
     return "\n".join([*lines(rows), "", f"rows: {out}"])
 
 

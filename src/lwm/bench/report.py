@@ -64,23 +64,33 @@ def summary(rows: list[Row]) -> list[str]:
 def write(out: Path, rows: list[Row]) -> None:
     """Put these rows in the place of older ones of their workload and number of cores."""
     names = {(row["workload"], row["cores"]) for row in rows}
+    kept = [row for row in read(out) if (row["workload"], row["cores"]) not in names]
+    save(out, [*kept, *rows])
+    if out == OUT:
+        try:
+            replace_between(DOCS, BEGIN, END, markdown([*kept, *rows]) + "\n")
+        except OSError as error:
+            raise RunFailed(f"cannot write {DOCS}: {reason(error)}") from error
+
+
+def save(out: Path, found: Any) -> None:
+    """Write what was found as JSON, in one piece."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        kept = [row for row in read(out) if (row["workload"], row["cores"]) not in names]
-        write_json_atomic(out, [*kept, *rows])
-        if out == OUT:
-            replace_between(DOCS, BEGIN, END, markdown([*kept, *rows]) + "\n")
+        write_json_atomic(out, found)
     except OSError as error:
         raise RunFailed(f"cannot write {out}: {reason(error)}") from error
 
 
-def read(out: Path) -> list[Row]:
+def read(out: Path, columns: tuple[str, ...] = COLUMNS) -> list[Row]:
     """The rows that are there; a file that is no list of rows is as good as none."""
     try:
         found = json.loads(out.read_text(encoding="utf-8"))
-        return [row for row in found if tuple(row) == COLUMNS]
-    except (FileNotFoundError, ValueError, TypeError):
+        return [row for row in found if tuple(row) == columns]
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         return []
+    except OSError as error:
+        raise RunFailed(f"cannot read {out}: {reason(error)}") from error
 
 
 def markdown(rows: list[Row]) -> str:

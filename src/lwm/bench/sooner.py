@@ -9,7 +9,6 @@ training alone: what a core without other work would need.  A preset that does n
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,11 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from lwm.bench.report import read, save
 from lwm.config import Config, load_preset
-from lwm.errors import BadInput, RunFailed, reason
+from lwm.errors import BadInput
 from lwm.evaluate import evaluate
 from lwm.experiments.table1 import PAPER
-from lwm.files import write_json_atomic
 from lwm.machine import machine_facts
 from lwm.training import Trainer
 
@@ -52,7 +51,9 @@ def run(
     for preset in PRESETS:
         config = load_preset(preset, {"env.size": size, **(changes or {})})
         rows.append(_row(config, goal))
-        _write(out, rows[-1])
+        same = ("size", "preset", "seed")
+        old = [r for r in read(out, COLUMNS) if any(r[k] != rows[-1][k] for k in same)]
+        save(out, [*old, rows[-1]])  # in the place of an older one
     return "\n".join([*lines(rows, goal), "", f"rows: {out}"])
 
 
@@ -108,18 +109,3 @@ def _validations(config: Config) -> Iterator[tuple[int, float, float]]:
                 yield event.frames, spent, float(scores.returns.mean())
                 told, due = event.frames, (event.frames // _EVERY + 1) * _EVERY
                 began = time.process_time()
-
-
-def _write(out: Path, row: dict[str, Any]) -> None:
-    """Put the row in the place of an older one of its size, preset and seed."""
-    try:
-        found = json.loads(out.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        found = []
-    same = ("size", "preset", "seed")
-    kept = [r for r in found if any(r[k] != row[k] for k in same)]
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(out, [*kept, row])
-    except OSError as error:
-        raise RunFailed(f"cannot write {out}: {reason(error)}") from error
