@@ -9,6 +9,7 @@ Both by the clock on the wall: whatever else the machine does should be the same
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import defaultdict
 from contextlib import closing
@@ -124,6 +125,8 @@ def _real(
                 name = "encoder" if before < phi else "world_model"
             else:
                 name = "cycle" if trainer.cycles > cycles else "priorities"
+            if name not in took:
+                print(f"{(at - began) / 60:5.1f} min: {name}", file=sys.stderr, flush=True)
             took[name] += time.perf_counter() - at
             counted[name] += 1
     return {name: total / counted[name] for name, total in took.items()}, counted

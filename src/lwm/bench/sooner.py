@@ -9,6 +9,7 @@ training alone: what a core without other work would need.  A preset that does n
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -86,6 +87,8 @@ def _row(config: Config, goal: float) -> dict[str, Any]:
     for frames, seconds, score in _validations(config):
         scores.append((frames, score))
         spent.append(seconds)
+        told = f"{config.preset} {frames:>9,} frames {seconds / 60:6.1f} min {score:9.2f}"
+        print(told, file=sys.stderr, flush=True)
         if arrival(scores, goal) is not None:
             break
     found = arrival(scores, goal)
