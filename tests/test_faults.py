@@ -6,9 +6,11 @@ import ast
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from faults import (
     words,
     worlds,
 )
-from faults.common import Ended, Options, Tally, Witness, differs, small, trained
+from faults.common import Child, Ended, Options, Tally, Witness, differs, small, trained
 from lwm.envs import watchdog
 
 
@@ -291,30 +293,45 @@ def test_a_full_disk_that_costs_a_checkpoint_is_condemned(tmp_path: Path) -> Non
 # Mutants.
 
 
-def test_the_soak_s_speed_is_measured_against_a_yardstick() -> None:
-    """A frame takes a tenth of a second, twice that from half-time on: once because the machine
-    is busy, which the yardstick feels as well, once because of the run itself."""
-    slowed = {False: 1.0, True: 2.0}
-    rows = [{"seconds": 10.0 * n, "frames": 100 * n} for n in range(41)]
+def test_an_old_run_and_a_fresh_one_take_turns(tmp_path: Path) -> None:
+    """Two processes that tell frames as fast as they can, the second with twice the work for each:
+    only one of them works at a time."""
+    source = (
+        "import sys, time, json\n"
+        "work, path = float(sys.argv[1]), sys.argv[2]\n"
+        "for n in range(10**9):\n"
+        "    until = time.process_time() + work\n"
+        "    while time.process_time() < until: pass\n"
+        "    row = {'frames': 10 * n, 'seconds': n, 'frames_per_second': 1}\n"
+        "    print(json.dumps(row), file=open(path, 'a'), flush=True)\n"
+    )
 
-    def looks(busy: bool) -> list[soak.Look]:
-        used, seen = 0.0, []
-        for n in range(81):
-            at = 5.0 * n
-            factor = slowed[at > 200]
-            seen.append(soak.Look(at, 300.0, frozenset(), used, 0.01 * factor if busy else 0.01))
-            used += 5.0 * slowed[at + 5.0 > 200]
-        return seen
+    def run(name: str, work: float) -> soak.Run:
+        path = tmp_path / name
+        path.mkdir()
+        command = [sys.executable, "-c", source, str(work), str(path / "timing.jsonl")]
+        return soak.Run(Child(lambda: os.execv(sys.executable, command), tmp_path / "log"), path)
 
-    by_yard, of_processor, by_clock = soak.paces(rows, looks(busy=True))
-    assert abs(by_yard) < 0.05 and of_processor < -0.5 and by_clock == pytest.approx(0)
-    by_yard, of_processor, _ = soak.paces(rows, looks(busy=False))
-    assert by_yard == pytest.approx(of_processor) and by_yard < -0.5
-    assert np.isnan(soak.paces(rows[:3], looks(busy=True))).all()
+    pair = (run("old", 0.01), run("fresh", 0.02))
+    try:
+        while not all(each.frames for each in pair):
+            time.sleep(0.05)
+        for each in pair:
+            each.signal(signal.SIGSTOP)
+        still = pair[1].frames
+        first = next(soak.turns(pair, 1, 1.0))
+        assert pair[1].frames > still
+        faster = [mine / theirs - 1 for mine, theirs in [first, *soak.turns(pair, 2, 1.0)]]
+        assert 0.5 < soak.mean_and_error(faster)[0] < 1.6
+    finally:
+        for each in pair:
+            each.child.kill()
+            each.child.wait()
 
 
-def test_the_yardstick_takes_its_time() -> None:
-    assert 0 < soak.Yardstick()() < 5
+def test_mean_and_error_by_hand() -> None:
+    assert soak.mean_and_error([0.1, 0.3]) == (pytest.approx(0.2), pytest.approx(0.1))
+    assert np.isnan(soak.mean_and_error([0.1])).all()
 
 
 def test_processor_time_is_of_a_process_and_its_children() -> None:

@@ -1,20 +1,26 @@
-"""Hours of small-scale Atari in one process: memory, file handles and speed must stay flat."""
+"""Hours of small-scale Atari in one process: memory, file handles and speed must stay flat.
+
+Speed is judged at the end, against a run that has only just begun: the two take turns, one stands
+still while the other works, and frames per second of processor time are compared.  A line through
+the hours would tell what else the machine did in them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
+import json
 import os
+import signal
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from faults.common import Child, Options, Tally, call
-from lwm import runs
+from faults.common import PATIENCE, Child, Options, Tally, call
 from lwm.bench.processes import everyone
 
 EVERY = 5.0
@@ -22,15 +28,17 @@ EVERY = 5.0
 WARM_UP = 0.25
 """Share of the time that is not judged: replay fills, libraries load."""
 MOST_GROWTH = 0.03
-"""Of resident memory and of frames per yardstick, from the end of the warm-up to the end; frames
-per second, of the clock or of the processor, tell what else the machine did as well."""
+"""Of resident memory from the end of the warm-up to the end, and of the time that a frame takes, in
+the old run against the fresh one."""
 SETTINGS = {
     "atari.game": "breakout",
     "loop.total_frames": 10**9,
-    "loop.log_every_frames": 1000,
+    "loop.log_every_frames": 100,
     "loop.checkpoint_every_frames": 5000,
     "replay.capacity_steps": 4000,
 }
+SETTLED = 3 * 4000
+"""Frames after which a run is no longer fresh in any way that costs time: its replay is full."""
 
 
 Handles = frozenset[tuple[str, str]]
@@ -72,30 +80,6 @@ def growth(seconds: list[float], values: list[float]) -> float:
     return float(slope * (seconds[-1] - seconds[0]) / np.mean(values))
 
 
-class Yardstick:
-    """A fixed piece of work of the kind that the run does: how long it takes of processor time
-    tells how much the machine's other work slows a process down by sharing caches and memory."""
-
-    def __init__(self) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        self.frames = torch.zeros(16, 1, 84, 84)
-        self.layers = torch.nn.Sequential(
-            torch.nn.Conv2d(1, 32, 8, 4), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 4, 2)
-        )
-        self()
-
-    def __call__(self) -> float:
-        """Seconds of processor time, at best of three."""
-        return min(self._once() for _ in range(3))
-
-    def _once(self) -> float:
-        began = time.thread_time()
-        self.layers(self.frames).square().mean().backward()
-        return time.thread_time() - began
-
-
 class Look(NamedTuple):
     """One look at the process."""
 
@@ -104,79 +88,126 @@ class Look(NamedTuple):
     memory: float
     """MB."""
     handles: Handles
-    used: float
-    """Seconds of processor time so far."""
-    yard: float
-    """Seconds of processor time that the yardstick took."""
 
 
 def watched(child: Child, seconds: float) -> list[Look]:
     """Looks at the process until the time is up."""
-    yardstick = Yardstick()
     began = time.monotonic()
     seen: list[Look] = []
     while (now := time.monotonic() - began) < seconds:
         try:
-            seen.append(Look(now, *look(child.pid), processor(child.pid), yardstick()))
+            seen.append(Look(now, *look(child.pid)))
         except (FileNotFoundError, ProcessLookupError, IndexError):
             break
         time.sleep(min(EVERY, seconds / 50))
     return seen
 
 
-def paces(rows: list[dict[str, Any]], seen: list[Look]) -> tuple[float, float, float]:
-    """By what share frames per yardstick, per second of processor time and per second of the clock
-    change over the timing rows between the first and the last look; NaN where there are too few."""
-    rows = [row for row in rows if seen[0].at <= row["seconds"] <= seen[-1].at]
-    if len(rows) < 4:
-        return math.nan, math.nan, math.nan
-    when = [row["seconds"] for row in rows]
-    steps, at = np.diff([row["frames"] for row in rows]), [look.at for look in seen]
-    used = np.diff(np.interp(when, at, [look.used for look in seen]))
-    # The mean over the looks of a stretch: one look may have met a checkpoint being written.
-    total = np.concatenate([[0.0], np.cumsum([look.yard for look in seen])])
-    place = np.interp(when, at, np.arange(len(at)))
-    yard = np.diff(np.interp(place, np.arange(len(total)), total)) / np.diff(place)
-    rates = (steps / used * yard, steps / used, steps / np.diff(when))
-    yards, processor_seconds, clock = (growth(when[1:], rate.tolist()) for rate in rates)
-    return yards, processor_seconds, clock
+class Run(NamedTuple):
+    """A run in a child, and where it writes."""
+
+    child: Child
+    path: Path
+
+    @property
+    def frames(self) -> int:
+        """As far as it has told."""
+        log = self.path / "timing.jsonl"
+        told = log.read_bytes().rpartition(b"\n")[0] if log.exists() else b""
+        return int(json.loads(told.rpartition(b"\n")[2])["frames"]) if told else 0
+
+    def signal(self, number: int) -> None:
+        """To it and to the games that it plays."""
+        for process in everyone():
+            if self.child.pid in (process.pid, process.parent):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+
+
+def started(path: Path) -> Run:
+    """A run that nobody ends."""
+    settings = [f"{key}={value}" for key, value in SETTINGS.items()]
+    arguments = ["train", "atari", "--preset", "debug", "--quiet", "--out", str(path), *settings]
+    return Run(call(arguments, path.with_suffix(".log")), path)
+
+
+def turns(pair: tuple[Run, Run], rounds: int, seconds: float) -> Iterator[tuple[float, float]]:
+    """-> frames per second of processor time of either, round after round; both stand still at the
+    start and go on at the end.
+
+    What a run has done but not told when its turn ends, it tells in its next one.
+    """
+    for _ in range(rounds):
+        rates = []
+        for run in pair:
+            frames, used = run.frames, processor(run.child.pid)
+            run.signal(signal.SIGCONT)
+            time.sleep(seconds)
+            run.signal(signal.SIGSTOP)
+            rates.append((run.frames - frames) / max(processor(run.child.pid) - used, 1e-3))
+        yield rates[0], rates[1]
+    for run in pair:
+        run.signal(signal.SIGCONT)
+
+
+def against_fresh(old: Run, path: Path, frames: int, rounds: int, seconds: float) -> list[float]:
+    """By what share the old run is faster than one that began ``frames`` ago, round by round."""
+    old.signal(signal.SIGSTOP)
+    fresh, until = started(path), time.monotonic() + 4 * PATIENCE
+    try:
+        while fresh.frames < frames and time.monotonic() < until:
+            time.sleep(0.2)
+        fresh.signal(signal.SIGSTOP)
+        rates = list(turns((old, fresh), rounds, seconds))
+    finally:
+        old.signal(signal.SIGCONT)
+        fresh.signal(signal.SIGCONT)
+        fresh.child.kill(15)
+        fresh.child.wait()
+    return [mine / theirs - 1 for mine, theirs in rates if theirs > 0]
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float]:
+    """The mean and its standard error; NaN where there are too few."""
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def soak(o: Options) -> Tally:
-    """Resident memory, file handles and frames/s, as slopes after the warm-up."""
+    """Resident memory and file handles over time, and speed against a fresh run."""
     tally = Tally("soak")
     if not importlib.util.find_spec("ale_py"):
         return tally.skip("needs the extra lwm[atari]")
     minutes = {"tiny": 0.4, "short": 3.0}.get(o.form, o.minutes)
-    path = o.where / "soak"
-    settings = [f"{key}={value}" for key, value in SETTINGS.items()]
-    arguments = ["train", "atari", "--preset", "debug", "--quiet", "--out", str(path), *settings]
-    child = call(arguments, o.where / "soak.log")
-    seen = watched(child, minutes * 60)
-    child.kill(15)
-    ended = child.wait()
+    # A few minutes say little: only the whole form is judged, a shorter one tells its figures.
+    judged = minutes >= 30
+    old = started(o.where / "soak")
+    seen = watched(old.child, minutes * 60)
+    faster: list[float] = []
+    if len(seen) >= 8:
+        plan = (SETTLED, 20, 15.0) if judged else (1000, 3, 2.0)
+        faster = against_fresh(old, o.where / "fresh", *plan)
+    with contextlib.suppress(ProcessLookupError):
+        old.child.kill(15)
+    ended = old.child.wait()
     if ended.code != 143 or len(seen) < 8:
         tally.count(False, f"exit code {ended.code}: {ended.text[-300:]}")
         return tally
-    start = WARM_UP * seen[-1].at
-    judged_looks = [s for s in seen if s.at >= start]
-    at, memory = [s.at for s in judged_looks], [s.memory for s in judged_looks]
-    same, passing = held([s.handles for s in judged_looks])
-    counts = [len(s.handles) for s in judged_looks]
-    rows = [row for row in runs.read_timing(path) if row["seconds"] >= start]
-    speed, of_processor, by_clock = paces(rows, seen)
-    more = growth(at, memory)
-    # A few minutes say little: only the whole form is judged, a shorter one tells its slopes.
-    judged = minutes >= 30
+    looks = [s for s in seen if s.at >= WARM_UP * seen[-1].at]
+    memory = [s.memory for s in looks]
+    same, passing = held([s.handles for s in looks])
+    counts = [len(s.handles) for s in looks]
+    more = growth([s.at for s in looks], memory)
+    speed, error = mean_and_error(faster)
     tally.count(not judged or same, f"{min(counts)} to {max(counts)} handles: {sorted(passing)}")
     tally.count(not judged or more < MOST_GROWTH, f"memory grew by {more:.1%}")
-    tally.count(not judged or speed > -MOST_GROWTH, f"frames per yardstick: {speed:+.1%}")
-    frames = rows[-1]["frames"] if rows else 0
+    tally.count(not judged or speed > -MOST_GROWTH, f"against a fresh run: {speed:+.1%}")
     tally.detail = (
-        f"{minutes:g} min, {frames:,} frames: resident {memory[0]:.0f} to {memory[-1]:.0f} MB "
+        f"{minutes:g} min, {old.frames:,} frames: resident {memory[0]:.0f} to {memory[-1]:.0f} MB "
         f"({more:+.1%}), {min(counts)} handles at {len(counts)} looks and {len(passing)} files met "
-        f"while they were written, frames per yardstick {speed:+.1%} (per second of the processor: "
-        f"{of_processor:+.1%}, of the clock: {by_clock:+.1%})"
-        + ("" if judged else " (slopes judged from 30 min on)")
+        f"while they were written, frames per second of the processor {speed:+.1%} (± {error:.1%}) "
+        f"against a fresh run, {len(faster)} turns each"
+        + ("" if judged else " (judged from 30 min on)")
     )
     return tally
