@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import signal
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -30,14 +30,15 @@ WARM_UP = 0.25
 MOST_GROWTH = 0.03
 """Of resident memory from the end of the warm-up to the end, and of the time that a frame takes, in
 the old run against the fresh one."""
+CAPACITY = 4000
 SETTINGS = {
     "atari.game": "breakout",
     "loop.total_frames": 10**9,
     "loop.log_every_frames": 100,
     "loop.checkpoint_every_frames": 5000,
-    "replay.capacity_steps": 4000,
+    "replay.capacity_steps": CAPACITY,
 }
-SETTLED = 3 * 4000
+SETTLED = 3 * CAPACITY
 """Frames after which a run is no longer fresh in any way that costs time: its replay is full."""
 
 
@@ -131,47 +132,40 @@ def started(path: Path) -> Run:
     return Run(call(arguments, path.with_suffix(".log")), path)
 
 
-def turns(pair: tuple[Run, Run], rounds: int, seconds: float) -> Iterator[tuple[float, float]]:
-    """-> frames per second of processor time of either, round after round; both stand still at the
-    start and go on at the end.
+def turns(pair: tuple[Run, Run], rounds: int, seconds: float) -> list[float]:
+    """-> frames per second of processor time of either, over all of its turns; both stand still
+    before and after.
 
-    What a run has done but not told when its turn ends, it tells in its next one.
+    What a run has done but not told when a turn ends, it tells in its next one.
     """
+    before = [(run.frames, processor(run.child.pid)) for run in pair]
     for _ in range(rounds):
-        rates = []
         for run in pair:
-            frames, used = run.frames, processor(run.child.pid)
             run.signal(signal.SIGCONT)
             time.sleep(seconds)
             run.signal(signal.SIGSTOP)
-            rates.append((run.frames - frames) / max(processor(run.child.pid) - used, 1e-3))
-        yield rates[0], rates[1]
-    for run in pair:
-        run.signal(signal.SIGCONT)
+    return [
+        (run.frames - frames) / max(processor(run.child.pid) - used, 1e-3)
+        for run, (frames, used) in zip(pair, before, strict=True)
+    ]
 
 
-def against_fresh(old: Run, path: Path, frames: int, rounds: int, seconds: float) -> list[float]:
-    """By what share the old run is faster than one that began ``frames`` ago, round by round."""
+def against_fresh(old: Run, path: Path, frames: int, rounds: int, seconds: float) -> float:
+    """By what share the old run is faster than one that began ``frames`` ago; NaN where there is
+    nothing to compare with."""
     old.signal(signal.SIGSTOP)
     fresh, until = started(path), time.monotonic() + 4 * PATIENCE
     try:
         while fresh.frames < frames and time.monotonic() < until:
             time.sleep(0.2)
         fresh.signal(signal.SIGSTOP)
-        rates = list(turns((old, fresh), rounds, seconds))
+        mine, theirs = turns((old, fresh), rounds, seconds)
     finally:
         old.signal(signal.SIGCONT)
         fresh.signal(signal.SIGCONT)
         fresh.child.kill(15)
         fresh.child.wait()
-    return [mine / theirs - 1 for mine, theirs in rates if theirs > 0]
-
-
-def mean_and_error(values: list[float]) -> tuple[float, float]:
-    """The mean and its standard error; NaN where there are too few."""
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+    return mine / theirs - 1 if theirs > 0 else math.nan
 
 
 def soak(o: Options) -> Tally:
@@ -184,10 +178,11 @@ def soak(o: Options) -> Tally:
     judged = minutes >= 30
     old = started(o.where / "soak")
     seen = watched(old.child, minutes * 60)
-    faster: list[float] = []
+    speed = math.nan
+    rounds, seconds = (20, 20.0) if judged else (3, 2.0)
     if len(seen) >= 8:
-        plan = (SETTLED, 20, 15.0) if judged else (1000, 3, 2.0)
-        faster = against_fresh(old, o.where / "fresh", *plan)
+        settled = SETTLED if judged else 1000
+        speed = against_fresh(old, o.where / "fresh", settled, rounds, seconds)
     with contextlib.suppress(ProcessLookupError):
         old.child.kill(15)
     ended = old.child.wait()
@@ -199,15 +194,14 @@ def soak(o: Options) -> Tally:
     same, passing = held([s.handles for s in looks])
     counts = [len(s.handles) for s in looks]
     more = growth([s.at for s in looks], memory)
-    speed, error = mean_and_error(faster)
     tally.count(not judged or same, f"{min(counts)} to {max(counts)} handles: {sorted(passing)}")
     tally.count(not judged or more < MOST_GROWTH, f"memory grew by {more:.1%}")
     tally.count(not judged or speed > -MOST_GROWTH, f"against a fresh run: {speed:+.1%}")
     tally.detail = (
         f"{minutes:g} min, {old.frames:,} frames: resident {memory[0]:.0f} to {memory[-1]:.0f} MB "
         f"({more:+.1%}), {min(counts)} handles at {len(counts)} looks and {len(passing)} files met "
-        f"while they were written, frames per second of the processor {speed:+.1%} (± {error:.1%}) "
-        f"against a fresh run, {len(faster)} turns each"
+        f"while they were written, frames per second of the processor {speed:+.1%} "
+        f"against a fresh run ({rounds} turns of {seconds:g} s each)"
         + ("" if judged else " (judged from 30 min on)")
     )
     return tally

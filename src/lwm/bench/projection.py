@@ -114,7 +114,7 @@ def _real(
     with closing(trainer):
         phi, _ = trainer.updates.pretraining()
         events = trainer.run()
-        # A run's first update sets up what the others find there.
+        # However short the time, to the end of all phases.
         while time.perf_counter() - began < seconds or counted["cycle"] < 2:
             warm, before, cycles = trainer.warm, trainer.pretrained, trainer.cycles
             at = time.perf_counter()
