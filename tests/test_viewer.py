@@ -230,13 +230,14 @@ def test_last_rows_come_from_the_end(tmp_path: Path, nearest: int) -> None:
     assert found == list(range(49, -1, -1))
 
 
-def test_damage_is_told_in_words(place: Path, client: Client) -> None:
+def test_damage_is_told_in_words(place: Path) -> None:
     a, b = place / "a", place / "deep/b"
     with open(a / "metrics.jsonl", "ab") as file:
         file.write(b"\xff\xfe{{{\n" + b'{"frames": 40, "episode/ret')
     (a / "evaluation.json").write_text("{")
     (a / "status.json").write_text("[]")
     (b / "config.json").write_text('{"config": 3}')
+    client = Client(make_app(place))  # which looks at once: not before the damage
     rows = rows_of(client)
     assert rows["a"]["return"] == -98.0 and rows["a"]["state"] == "unknown"
     assert any("evaluation.json" in note for note in rows["a"]["notes"])
@@ -276,23 +277,25 @@ def test_no_request_leaves_the_directory(client: Client) -> None:
         assert told.status == 404 or "error" in told.json()["runs"][0]
 
 
-def test_links_inside_a_run_are_not_followed(place: Path, client: Client) -> None:
+def test_links_inside_a_run_are_not_followed(place: Path) -> None:
     secret = place.parent / "secret"
     (secret / "metrics.jsonl").write_text('{"frames": 1, "episode/return": 4711}\n')
     (place / "a/metrics.jsonl").unlink()
     (place / "a/metrics.jsonl").symlink_to(secret / "metrics.jsonl")
     shutil.move(place / "a/episodes", secret / "episodes")
     (place / "a/episodes").symlink_to(secret / "episodes")
+    client = Client(make_app(place))  # which looks at once: not before the damage
     assert rows_of(client)["a"]["return"] is None
     told = client.get("/api/run?id=a")
     assert "4711" not in told.text and told.json()["episodes"] == []
     assert client.get("/api/episode?id=a&n=0").status == 404
 
 
-def test_a_pipe_is_not_waited_for(place: Path, client: Client) -> None:
+def test_a_pipe_is_not_waited_for(place: Path) -> None:
     for name in ("metrics.jsonl", "status.json"):
         (place / "a" / name).unlink()
         os.mkfifo(place / "a" / name)
+    client = Client(make_app(place))  # which looks at once: not before the damage
     assert rows_of(client)["a"]["return"] is None
     assert client.get("/api/run?id=a").status == 200
 
