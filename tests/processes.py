@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 
 def in_child(function: Callable[[], None]) -> int:
@@ -16,3 +17,11 @@ def in_child(function: Callable[[], None]) -> int:
         finally:
             os._exit(1)  # or the child would go on as a second test session
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, be it waited for or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

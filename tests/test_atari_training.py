@@ -37,6 +37,7 @@ from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator
 from lwm.training import Trainer
 from lwm.types import Event, Step, Unroll
+from processes import gone
 from trees import same
 
 pytest.importorskip("ale_py", reason="playing Atari games needs the extra: pip install ale-py")
@@ -362,13 +363,6 @@ def wait_for(process: subprocess.Popen[str], path: Path, rows: int) -> None:
 
 def children(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def test_killed_and_resumed(tmp_path: Path, whole: Path) -> None:

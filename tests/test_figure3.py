@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from lwm.errors import BadInput, RunFailed
 from lwm.experiments import figure3, figure3_data, figure3_parts, figure3_picture, rows
 from lwm.experiments import trajectory as scripts
 from lwm.experiments.options import Options
+from processes import gone
 
 GOOD: dict[str, Any] = {
     "format": 1,
@@ -242,6 +247,47 @@ def test_a_reproduction_continues_where_it_stopped(capsys: pytest.CaptureFixture
     assert any(
         line.startswith("| rank correlation with time, lags 1–64 | 0.050 [") for line in lines
     )
+
+
+SLOW = """
+import os, sys, time
+from pathlib import Path
+from lwm import cli
+from lwm.experiments import figure3, figure3_data
+from lwm.experiments import trajectory as scripts
+
+def part(directory, name, scale, seed, parent):
+    Path("begun.part").write_text(str(os.getpid()))
+    os.rename("begun.part", "begun")
+    time.sleep(60)
+
+if __name__ == "__main__":
+    figure3.run_part = part
+    figure3.check_extras = scripts.replay = figure3_data.prepare = lambda *_: None
+    sys.exit(cli.main(["reproduce", "figure3", "--scale", "0.5", "--jobs", "1"]))
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_end_it_ends_at_once_with_its_processes(tmp_path: Path, signum: int) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    process = subprocess.Popen(
+        [sys.executable, "slow.py"], cwd=tmp_path, text=True, stderr=subprocess.PIPE
+    )
+    try:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signum)
+        _, told = process.communicate(timeout=30)  # the parts would take twelve minutes
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signum
+    assert "Traceback" not in told
+    deadline = time.monotonic() + 10
+    while not gone(int((tmp_path / "begun").read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.usefixtures("fake")

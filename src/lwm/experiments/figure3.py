@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from importlib.util import find_spec
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -133,14 +132,21 @@ def _run_missing(
     figure3_data.prepare(data, observations)
     failed: list[str] = []
     context = get_context("spawn")  # torch's threads do not survive a fork
-    with ProcessPoolExecutor(min(jobs or runner.cores(), len(todo)), context) as pool:
+    workers = min(jobs or runner.cores(), len(todo))
+    with runner.ended_by_sigterm(), ProcessPoolExecutor(workers, context) as pool:
         waiting = {
             pool.submit(run_part, directory, name, scale, seed, os.getpid()): (name, seed)
             for name, seed in todo
         }
-        for future in as_completed(waiting):
-            name, seed = waiting[future]
-            failed += _finish(future, name, seed, scale, (name, seed) in have)
+        try:
+            for future in as_completed(waiting):
+                name, seed = waiting[future]
+                failed += _finish(future, name, seed, scale, (name, seed) in have)
+        except BaseException:  # asked to end: parts that run now would take minutes
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.terminate()
+            raise
     if failed:
         raise RunFailed(f"{len(failed)} of {len(todo)} parts failed, e.g. {failed[0]}")
 
@@ -173,7 +179,7 @@ def run_part(
 
     def check() -> None:
         if os.getppid() != parent:  # nobody is left to take the result
-            sys.exit(1)
+            os._exit(1)  # an exception would only bring the process back to its queue
 
     torch.set_num_threads(1)
     encoder, numbers = figure3_parts.run(directory / "data", representation, scale, seed, check)
@@ -181,6 +187,7 @@ def run_part(
     file = weights_file(directory, representation, seed)
     write_bytes_atomic(file, safetensors.torch.save(state))
     commit = machine_facts()["commit"]
+    check()
     return [
         {
             "representation": representation + "-whitened" * number.whitened,

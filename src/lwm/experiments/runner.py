@@ -80,47 +80,55 @@ def run_all(
     """
     waiting = list(jobs)
     running: dict[subprocess.Popen[bytes], Job] = {}
-    before = signal.signal(signal.SIGTERM, stop)
     failed: list[tuple[Job, str]] = []
     limit = at_once or cores()
-    try:
-        while waiting or running:
-            while waiting and len(running) < limit:
-                job = waiting.pop(0)
-                try:
-                    check_same_settings(job)
-                except LwmError as error:
-                    failed.append((job, str(error)))
-                    print(f"failed   {job.id}: {error}", flush=True)
-                    continue
-                if finished(job):
-                    on_done(job)
-                    continue
-                print(f"started  {job.id}", flush=True)
-                running[start(job)] = job
-            for process in [p for p in running if p.poll() is not None]:
-                job = running.pop(process)
-                if process.returncode == 0 and finished(job):
-                    on_done(job)
-                else:
-                    message = last_words(job, process.returncode)
-                    failed.append((job, message))
-                    print(f"failed   {job.id}: {message}", flush=True)
-            time.sleep(0.2)
-    except BaseException:
-        for process in running:
-            process.send_signal(signal.SIGTERM)
-        for process in running:
-            process.wait()
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with ended_by_sigterm():
+        try:
+            while waiting or running:
+                while waiting and len(running) < limit:
+                    job = waiting.pop(0)
+                    try:
+                        check_same_settings(job)
+                    except LwmError as error:
+                        failed.append((job, str(error)))
+                        print(f"failed   {job.id}: {error}", flush=True)
+                        continue
+                    if finished(job):
+                        on_done(job)
+                        continue
+                    print(f"started  {job.id}", flush=True)
+                    running[start(job)] = job
+                for process in [p for p in running if p.poll() is not None]:
+                    job = running.pop(process)
+                    if process.returncode == 0 and finished(job):
+                        on_done(job)
+                    else:
+                        message = last_words(job, process.returncode)
+                        failed.append((job, message))
+                        print(f"failed   {job.id}: {message}", flush=True)
+                time.sleep(0.2)
+        except BaseException:
+            for process in running:
+                process.send_signal(signal.SIGTERM)
+            for process in running:
+                process.wait()
+            raise
     return failed
 
 
 def stop(signum: int, frame: FrameType | None) -> None:
     """Asked to end: as by an interrupt, but with the exit code of this signal."""
     raise SystemExit(128 + signum)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block like an interrupt, so that it can clean up."""
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_same_settings(job: Job) -> None:
