@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lwm import experiments
+
 TOP = Path(__file__).resolve().parents[1]
 GUIDE = TOP / "docs" / "plugin.md"
 EXAMPLES = sorted(p for p in (TOP / "examples").glob("*.py") if p.name != "corridor.py")
@@ -112,6 +114,41 @@ def test_the_bonus_finds_what_ppo_alone_does_not(tmp_path: Path) -> None:
     assert len(lines) == 6
     assert all(int(count) == 0 for which, count in lines if which == "without")
     assert all(int(count) > 0 for which, count in lines if which == "with")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("table1", "README.md"),
+        ("claims", "docs/claims.md"),
+        ("minigrid", "docs/minigrid.md"),
+        ("noisy-tv", "docs/noisy-tv.md"),
+        ("figure3", "docs/figure3.md"),
+    ],
+)
+def test_the_tables_are_those_of_the_committed_rows(
+    name: str, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(TOP)
+    page = Path(file).read_text(encoding="utf-8")
+    assert experiments.find(name).markdown() in page, f"run: lwm reproduce {name} --show"
+
+
+PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:", link):
+            place, _, anchor = link.partition("#")
+            target = page.parent / place if place else page
+            assert target.exists(), link
+            if anchor and target.suffix == ".md":
+                heads = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+                made = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
+                assert anchor in made, link
 
 
 def test_the_reference_is_up_to_date() -> None:

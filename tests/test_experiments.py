@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import time
@@ -16,7 +17,7 @@ from lwm import experiments, files, runs, session
 from lwm.cli import main
 from lwm.config import difference, get, load_preset
 from lwm.errors import BadInput, RunFailed
-from lwm.experiments import atari, limits, rows, runner, table1
+from lwm.experiments import atari, limits, rows, runner, table1, table2
 from lwm.experiments.options import Options
 
 COLUMNS = ("a", "b")
@@ -270,6 +271,24 @@ def test_costs_are_told_alike() -> None:
             assert cost in told and str(runs_planned) in told
 
 
+def test_costs_of_atari_are_those_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(rows.__file__).parents[3])
+    cycle = {
+        row["cores"]: row["ms"] / 1000
+        for row in json.loads(Path("results/bench.json").read_text())
+        if (row["workload"], row["stage"]) == ("atari", "cycle")
+    }
+    one = table2.hours_per_million()
+    assert one is not None
+    two = one * cycle[2] / cycle[1]
+    told = experiments.REGISTRY["table2"].here
+    assert f"{50 * one:.0f} hours a run on one core" in told and f"({one:.2f} per million" in told
+    page = Path("docs/experiments.md").read_text(encoding="utf-8")
+    assert f"about {50 * one:.0f} hours a run on one core, {50 * two:.0f} on two" in page
+    assert f"({one:.2f} and {two:.2f} hours per million frames" in page
+    assert f"{cycle[1]:.2f} s a cycle of 128 actors" in Path("docs/sweeps.md").read_text()
+
+
 def test_the_interval_over_seeds_is_students() -> None:
     import numpy as np
 
@@ -285,7 +304,9 @@ def test_unknown_ids_and_useless_options_are_refused() -> None:
     with pytest.raises(BadInput, match="did you mean 'figure2'"):
         experiments.find("figur2")
     with pytest.raises(BadInput, match="limits does not take --only"):
-        limits.main(Options(only=["4x4"], show=True))
+        limits.main(Options(only=["4x4"]))
+    with pytest.raises(BadInput, match="--show runs nothing"):
+        Options(only=["4x4"], show=True)
     with pytest.raises(BadInput, match="no run of table1"):
         table1.main(Options(only=["nothing"]))
     for scale in (0.0, -1.0, 1.5, float("nan")):
@@ -302,6 +323,24 @@ def test_every_experiment_is_a_module_with_its_functions_and_a_line() -> None:
     # figure3_data.py and the like are parts of figure3.py.
     files = {p.stem.split("_")[0] for p in Path(experiments.__file__).parent.glob("figure*.py")}
     assert files <= set(experiments.REGISTRY), "a figure that no id leads to"
+
+
+@pytest.mark.parametrize("name", ["table1", "atari", "minigrid", "noisy-tv", "claims", "figure3"])
+def test_without_rows_there_is_nothing_to_show(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", name, "--show"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"lwm: no rows in results/{name}.csv yet") and told.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["table1", "minigrid"])
+def test_a_small_scale_has_a_small_warm_up(name: str) -> None:
+    module = experiments.find(name)
+    for setting, seed in module.campaign_of(Options(scale=0.01)).plan:
+        loop = setting.job(seed).config.loop
+        assert loop.warmup_frames < loop.total_frames <= 10_000
 
 
 def test_scaled_runs_are_other_runs() -> None:

@@ -27,7 +27,8 @@ def test_the_plan_is_the_issues() -> None:
         "lwm train gym --env MiniGrid-MultiRoom-N4-S5-v1 --agent lwm --preset minigrid --seed 0"
     )
     assert jobs[0].config.gym.pixel_unit == 5
-    assert minigrid.plan(0.5)[0][0].steps == jobs[0].config.loop.total_frames // 2
+    half = minigrid.plan(0.5)[0][0].job(0)
+    assert half.config.loop.total_frames == jobs[0].config.loop.total_frames // 2
 
 
 def test_a_finished_run_becomes_a_row_and_the_row_a_table(

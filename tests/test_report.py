@@ -15,7 +15,7 @@ from lwm.cli import main
 from lwm.config import load_preset, to_dict
 from lwm.episodes import Episode, episode_path, write_episode
 from lwm.errors import BadInput
-from lwm.experiments import limits, rows, table1
+from lwm.experiments import claims, limits, rows, table1
 from lwm.report import curves, page, player, tables
 from lwm.writing import RunWriter
 
@@ -189,6 +189,33 @@ def test_columns_to_compare_stand_behind_the_seeds() -> None:
         "x",
     ]
     assert re.findall(r"<td.*?>(.*?)</td>", made) == ["2", "−1", "−2", "7"]
+
+
+def test_columns_of_several_agents_of_ours_stay_together() -> None:
+    head = ["game", "a, ours", "seeds", "b, ours", "seeds", "a, paper", "further", "b, paper"]
+    text = "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * 8, ["1"] * 8))
+    found = re.findall(r"<th scope=\"col\".*?>(.*?)</th>", page.from_markdown(text, "c"))
+    assert found == [*head[:6], "b, paper", "further"]
+
+
+def test_each_row_is_told_by_its_names_and_its_value(place: Path) -> None:
+    row = {"claim": "d-score", "variant": "no error input", "env": claims.LABYRINTH, "seed": 2}
+    command = "lwm train labyrinth --size 4 --agent lwm --preset paper --seed 2"
+    row |= {"frames": 9, "value": -25.5, "commit": "f" * 40, "machine": "m"}
+    command += " loop.total_frames=300000 dqn.error_input=false"
+    rows.append(claims.PATH, claims.COLUMNS, row | {"command": command})
+    faults = "attack,tried,held,detail,commit\nsoak,3,2,x,abc\n"
+    (place / "results/faults.csv").write_text(faults)
+    (place / "results/list.json").write_text('[{"size": 4, "scores": [[1, -4711.5]]}]')
+    (place / "results/object.json").write_text('{"counts": 1}')
+    (place / "docs/viewer-atari.png").write_bytes(b"\x89PNG...")
+    report.write_report([], Path("r.html"))
+    text = (place / "r.html").read_text()
+    assert "d-score, labyrinth-4x4, no error input, 2" in text and "value -25.5" in text
+    assert "dqn.error_input = False    (paper: True)" in text
+    assert claims.SENTENCES["d"][:30] in text
+    assert "soak" in text and "held 2" in text
+    assert "4711" not in text and ">object<" not in text and "viewer-atari" not in text
 
 
 def test_the_player_knows_the_episode() -> None:

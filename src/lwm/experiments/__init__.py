@@ -1,8 +1,9 @@
 """Tables and figures of the paper as commands: one file each, found by its id.
 
 An experiment is a module of this package with ``main(options) -> exit code`` and ``status() ->
-str``; one that ends in a table also has ``markdown() -> str``, which the report shows.  To add one,
-write the module and its line in ``REGISTRY``.
+str``; one that ends in a table also has ``markdown() -> str``, which the report shows, and where
+the table needs one ``legend() -> list[str]``.  To add one, write the module and its line in
+``REGISTRY``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ REGISTRY = {
     ),
     "table2": Entry(
         "Atari scores: six games, five seeds, lwm and dqn beside the paper's methods and others'",
-        "50 hours a run on one core at scale 1 (1.0 per million frames, results/bench.json)",
+        "33 hours a run on one core at scale 1 (0.66 per million frames, results/bench.json)",
         "7.5 hours a run at scale 1 (paper, T4)",
     ),
     "table3": Entry(

@@ -157,6 +157,7 @@ def main(options: Options) -> int:
     options.allow("atari", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
         campaign.run_missing(campaign_of(options), options)
+    rows.there("atari", PATH, rows.read(PATH, COLUMNS, fault))
     print(markdown())
     print(f"scale 1 is the paper's {PAPER_ATARI_FRAMES:,} frames; each row gives its own scale")
     print("curves of the runs on this disk: lwm reproduce figure5")

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from lwm import runs, session
-from lwm.config import load_preset
-from lwm.errors import RunFailed
+from lwm.config import Config, load_preset
 from lwm.experiments import atari, campaign, claims_numbers, rows, runner, table1
 from lwm.experiments.options import PAPER_ATARI_FRAMES, PAPER_LABYRINTH_FRAMES, Options
 from lwm.files import replace_between
@@ -151,6 +150,16 @@ def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     return [(replace(s, scale=scale), seed) for s, seed in found]
 
 
+def config_of(row: Mapping[str, str]) -> Config:
+    """The config that a row's command gives with this version."""
+    told, seed = rows.told(row["command"]), int(row["seed"])
+    further = " ".join(f"{k}={v}" for k, v in told.items() if not k.startswith("--"))
+    agent, preset = told["--agent"], told["--preset"]
+    if row["env"] == LABYRINTH:
+        return table1.Setting(SIZE, agent, preset, further).job(seed).config
+    return atari.Setting(row["env"], agent, preset, further).job(seed).config
+
+
 def status() -> str:
     """How many of the planned runs are there."""
     return campaign.status(plan(), PATH, COLUMNS, KEYS)
@@ -166,11 +175,9 @@ def main(options: Options) -> int:
     options.allow("claims", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
         campaign.run_missing(campaign_of(options), options)
-    if not rows.read(PATH, COLUMNS):
-        raise RunFailed(f"no rows in {PATH} yet: lwm reproduce claims")
+    rows.there("claims", PATH, rows.read(PATH, COLUMNS))
     table = markdown()
-    for claim, sentence in SENTENCES.items():
-        print(f"({claim}) {sentence}")
+    print("\n".join(legend()))
     print(f"\n{table}\n")
     print(
         f"scale 1 is {PAPER_LABYRINTH_FRAMES:,} frames of the labyrinth and "
@@ -179,6 +186,11 @@ def main(options: Options) -> int:
     begin, end = "<!-- claims: written by `lwm reproduce claims` -->\n", "<!-- /claims -->"
     replace_between(rows.RESULTS.parent / "docs" / "claims.md", begin, end, table + "\n")
     return 0
+
+
+def legend() -> list[str]:
+    """The sentence behind each letter of the table."""
+    return [f"({claim}) {sentence}" for claim, sentence in SENTENCES.items()]
 
 
 def markdown() -> str:

@@ -66,21 +66,29 @@ def main(options: Options) -> int:
     script = scripts.read(given or scripts.COMMITTED)
     directory = folder(size)
     drawn = directory / f"{given.stem if given else 'figure3'}.png"
+    if given is not None or not options.show:
+        scripts.replay(script)  # one that does not fit is refused before hours of training
     if not options.show:
         check_extras()
-        scripts.replay(script)  # one that does not fit is refused before hours of training
         _run_missing(directory, size, parts, options.jobs)
+    rows.there("figure3", PATH, (r for r in _read() if float(r["scale"]) == size))
     print(markdown(f"{size:g}"))
-    print(f"scale {size:g}: {round(OBSERVATIONS * size):,} of {OBSERVATIONS:,} observations")
+    print(f"scale {size:g}: {_observations(size):,} of {OBSERVATIONS:,} observations")
     if _drawable(directory):
         from lwm.experiments import figure3_picture
 
         files = {t: weights_file(directory, name, 0) for name, t in REPRESENTATIONS.items()}
         figure3_picture.draw(files, scripts.replay(script), drawn)
         print(f"picture: {drawn}")
+    else:
+        print(f"no picture: not all weights of seed 0 are in {directory}")
     if given is None and f"{size:g}" == _largest_scale():
         _put_in_page(f"{size:g}", drawn)
     return 0
+
+
+def _observations(scale: float) -> int:
+    return max(round(OBSERVATIONS * scale), LEAST)
 
 
 def check_extras() -> None:
@@ -126,10 +134,9 @@ def _run_missing(
     if not todo:
         return
     data = directory / "data"
-    observations = max(round(OBSERVATIONS * scale), LEAST)
     if not data.exists():
-        print(f"collecting {observations:,} observations", flush=True)
-    figure3_data.prepare(data, observations)
+        print(f"collecting {_observations(scale):,} observations", flush=True)
+    figure3_data.prepare(data, _observations(scale))
     failed: list[str] = []
     context = get_context("spawn")  # torch's threads do not survive a fork
     workers = min(jobs or runner.cores(), len(todo))
@@ -229,7 +236,8 @@ def markdown(scale: str | None = None) -> str:
     groups = rows.grouped(PATH, told, lambda r: (r["representation"], r["metric"]))
     found = {key: [float(row["value"]) for row in group] for key, group in groups.items()}
     names = (name.replace("|", "\\|") for name in REPRESENTATIONS.values())
-    lines = ["| metric | " + " | ".join(names) + " |", "|---|" + "---|" * 4]
+    head = f"| metric, at scale {float(scale):g} | "
+    lines = [head + " | ".join(names) + " |", "|---|" + "---|" * 4]
     for suffix, title in (("", ""), ("-whitened", ", whitened")):
         for metric, meaning in METRICS.items():
             cells = [_cell(found.get((name + suffix, metric))) for name in REPRESENTATIONS]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lwm.config import AGENTS, load_preset
+from lwm.config import AGENTS, Config, load_preset
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
@@ -36,20 +36,18 @@ class Setting:
 
     env: str
     agent: str
-    steps: int | None = None
-    """Agent steps, where they are not the preset's."""
+    variant: str = ""
+    """``key=value`` settings on top of the preset, separated by blanks."""
 
     def job(self, seed: int) -> runner.Job:
         """The training run of one seed."""
-        flags: tuple[str, ...] = ("--env", self.env, "--agent", self.agent, "--preset", "minigrid")
+        flags = ("--env", self.env, "--agent", self.agent, "--preset", "minigrid")
+        further = self.variant.split()
         changes: dict[str, Any] = {"gym.env": self.env, "agent": self.agent, "seed": seed}
-        name = f"minigrid/{self.env}-{self.agent}"
-        if self.steps is not None:
-            flags += ("--frames", str(self.steps))
-            changes["loop.total_frames"] = self.steps
-            name += f"-{self.steps}"
+        changes |= dict(change.split("=", 1) for change in further)
+        name = "-".join([f"minigrid/{self.env}-{self.agent}", *further])
         config = load_preset("minigrid", changes, "gym")
-        arguments = ("train", "gym", *flags, "--seed", str(seed))
+        arguments = ("train", "gym", *flags, "--seed", str(seed), *further)
         return runner.Job(f"{name}/seed{seed}", arguments, config)
 
     def key(self, seed: int) -> tuple[str, ...]:
@@ -74,11 +72,19 @@ class Setting:
 
 def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     """Every (setting, seed), in the order in which time is best spent."""
-    budget = load_preset("minigrid", workload="gym").loop.total_frames
-    steps = None if scale in (None, 1) else round((scale or 1) * budget)
-    first = [Setting(MAIN, agent, steps) for agent in ("lwm", "dqn", "rnd", "lwm-rf")]
-    rest = [Setting(env, agent, steps) for env in OTHERS for agent in ("lwm", "dqn")]
+    base = load_preset("minigrid", workload="gym")
+    steps = round((1.0 if scale is None else scale) * base.loop.total_frames)
+    cut = campaign.shortened(base, steps)
+    first = [Setting(MAIN, agent, cut) for agent in ("lwm", "dqn", "rnd", "lwm-rf")]
+    rest = [Setting(env, agent, cut) for env in OTHERS for agent in ("lwm", "dqn")]
     return [(s, seed) for group in (first, rest) for seed in range(SEEDS) for s in group]
+
+
+def config_of(row: Mapping[str, str]) -> Config:
+    """The config that a row's command gives with this version."""
+    told = rows.told(row["command"])
+    further = " ".join(f"{k}={v}" for k, v in told.items() if not k.startswith("--"))
+    return Setting(row["env"], row["agent"], further).job(int(row["seed"])).config
 
 
 def status() -> str:
@@ -96,6 +102,7 @@ def main(options: Options) -> int:
     options.allow("minigrid", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
         campaign.run_missing(campaign_of(options), options)
+    rows.there("minigrid", PATH, rows.read(PATH, COLUMNS, _fault))
     table = markdown()
     print(table)
     replace_between(PAGE, *_MARKS, f"\n{table}\n")

@@ -201,10 +201,11 @@ def main(options: Options) -> int:
     options.allow("noisy-tv", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
         campaign.run_missing(campaign_of(options), options)
+    rows.there("noisy-tv", PATH, rows.read(PATH, COLUMNS, _fault))
     table = markdown()
     print(table)
     full = ", ".join(f"{env} {policy} {n:,}" for (env, policy), n in STEPS.items())
-    print(f"scale {1.0 if options.scale is None else options.scale:g}; agent steps at 1: {full}")
+    print(f"each row gives its own agent steps; those of scale 1: {full}")
     replace_between(PAGE, *_MARKS, f"\n\n{table}\n\n")
     _draw()
     return 0
@@ -271,7 +272,7 @@ def _draw() -> None:
             tv, elsewhere = (
                 float(np.mean([float(r[c]) for r in told])) for c in ("bonus_tv", "bonus_elsewhere")
             )
-            title = f"{env}, {policy}, {size:,} steps"
+            title = f"{env.replace('_', ' ')}, {policy}, {size:,} steps"
             name = BONUSES[bonus] if bonus == "pixels" else f"{BONUSES[bonus]}, {embedding}"
             bars.setdefault(title, []).append((name, tv, elsewhere))
     if not bars:

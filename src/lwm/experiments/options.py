@@ -41,6 +41,9 @@ class Options:
             raise BadInput(
                 f"--scale {self.scale:g} is not a fraction of the paper's budget: (0, 1]"
             )
+        if self.show and (self.only or self.seeds or self.jobs):
+            raise BadInput("--show runs nothing, so there is nothing to choose: leave out --only, "
+                           "--seeds and --jobs")  # fmt: skip
 
     @property
     def pictures(self) -> Path:

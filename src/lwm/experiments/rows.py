@@ -84,6 +84,12 @@ def _is_number(text: str) -> bool:
         return False
 
 
+def there(name: str, path: Path, found: Iterable[Mapping[str, str]]) -> None:
+    """``RunFailed`` if the experiment has no row to show."""
+    if not any(True for _ in found):
+        raise RunFailed(f"no rows in {path} yet: lwm reproduce {name}")
+
+
 def unknown(row: Mapping[str, str], column: str, known: Iterable[str]) -> str:
     """The fault of a cell that is not among ``known``; empty if it is."""
     return "" if row[column] in known else f"unknown {column} {row[column]!r}"

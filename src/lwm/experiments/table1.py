@@ -164,8 +164,9 @@ def scaled(scale: float | None) -> list[tuple[Setting, int]]:
     """The plan at a fraction of the paper's frames: another variant, so its rows stay apart."""
     if scale is None or scale == 1:
         return plan()
-    cut = f"loop.total_frames={round(scale * PAPER_LABYRINTH_FRAMES)}"
-    return [(replace(s, variant=f"{s.variant} {cut}".strip()), seed) for s, seed in plan()]
+    frames = round(scale * PAPER_LABYRINTH_FRAMES)
+    cut = {s: campaign.shortened(s.job(0).config, frames) for s, _ in plan()}
+    return [(replace(s, variant=f"{s.variant} {cut[s]}".strip()), seed) for s, seed in plan()]
 
 
 def campaign_of(options: Options) -> campaign.Campaign:
@@ -178,6 +179,7 @@ def main(options: Options) -> int:
     options.allow("table1", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
         campaign.run_missing(campaign_of(options), options)
+    rows.there("table1", PATH, read())
     table = markdown()
     print(table)
     print(f"scale 1 is {PAPER_LABYRINTH_FRAMES:,} frames; other scales: total_frames in `variant`")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def bars(panels: Mapping[str, Sequence[tuple[str, float, float]]], out: Path) ->
         axes.set_yticks(place, [r[0] for r in rows], fontsize=8)
         axes.invert_yaxis()
         axes.axvline(0, color=INK, lw=0.8)
-        axes.set_title(title.replace("_", " "), loc="left", fontsize=10, color=INK)
+        axes.set_title("\n".join(wrap(title, 62)), loc="left", fontsize=10, color=INK)
         axes.set_xlabel("mean normalised, clipped bonus", fontsize=9)
         axes.grid(axis="x", color=PALE, lw=0.8)
         axes.set_axisbelow(True)

@@ -21,7 +21,13 @@ CAPTIONS = {
 
 def figures() -> str:
     """Each picture with its caption; those of the paper's figures first."""
-    found = [p for p in DOCS.glob("*") if p.suffix in _TYPES and p.stat().st_size <= _LARGEST]
+    found = [
+        p
+        for p in DOCS.glob("*")
+        if p.suffix in _TYPES
+        and p.stat().st_size <= _LARGEST
+        and not p.stem.startswith("viewer")  # screenshots are no results
+    ]
     found.sort(key=lambda p: (not p.stem.startswith("figure"), p.stem, p.suffix))
     return "".join(_figure(path) for path in found)
 

@@ -127,7 +127,7 @@ _COMPARED = re.compile(r"paper|Bayes|blind|full|limit")
 def from_markdown(text: str, caption: str) -> str:
     """A table of the form that ``lwm reproduce`` prints; what is compared stands side by side.
 
-    Columns of the paper and of limits move behind the number of seeds, where there is one.
+    Columns of the paper and of limits move behind our last number of seeds, where there is one.
     """
     lines = [
         # A bar without spaces around it is part of a name: CPC\|Action.
@@ -141,7 +141,7 @@ def from_markdown(text: str, caption: str) -> str:
     head, _, *rows = lines
     order = list(range(len(head)))
     if "seeds" in head:
-        start = head.index("seeds") + 1
+        start = len(head) - head[::-1].index("seeds")
         order[start:] = sorted(order[start:], key=lambda k: not _COMPARED.search(head[k]))
     moved = [[row[k] for k in order] for row in [head, *rows]]
     return table(moved[0], moved[1:], caption)

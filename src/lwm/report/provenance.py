@@ -14,9 +14,12 @@ from lwm.report import page
 from lwm.report.tables import load
 
 _NAMES = (
-    "size", "game", "env", "policy", "agent", "bonus", "embedding", "preset", "variant", "player",
-    "representation", "stage", "seed",
+    "claim", "attack", "workload", "study", "phase", "setting", "size", "game", "env", "policy",
+    "agent", "bonus", "embedding", "preset", "variant", "player", "representation", "metric",
+    "scale", "stage", "cores", "seed",
 )  # fmt: skip
+_VALUES = ("score", "value", "return", "bonus_tv", "held", "ms")
+"""What a row measured, whichever of these it has first."""
 
 
 def rows_of_results() -> str:
@@ -26,14 +29,16 @@ def rows_of_results() -> str:
     for path in sorted([*rows.RESULTS.glob("*.csv"), *rows.RESULTS.glob("*.json")]):
         for row in load(path):
             what = ", ".join(row[n] for n in _NAMES if row.get(n))
-            cells = [path.name, what, row.get("score", "–"), row.get("commit") or "unknown"]
+            named = next((n for n in _VALUES if row.get(n)), "")
+            value = f"{named} {row[named]}" if named else "–"
+            cells = [path.name, what, value, row.get("commit") or "unknown"]
             lines.append([*cells, row.get("command", "–"), row.get("machine", "–")])
             if path.stem in experiments.REGISTRY:
                 changed |= _settings(path.stem, row)
     if not lines:
         return ""
     marked = [[*line[:3], _code(line[3]), _code(line[4]), page.escape(line[5])] for line in lines]
-    head = ["file", "row", "score", "commit", "command", "machine"]
+    head = ["file", "row", "value", "commit", "command", "machine"]
     note = (
         "<h3>What each setting changes</h3><p>Against preset <code>paper</code>, as this version "
         "reads the command; the commit above is what ran.</p>"

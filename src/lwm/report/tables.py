@@ -30,10 +30,13 @@ def results() -> str:
                 text = f"{entry.what}. From {module.PATH}, by lwm reproduce {name}."
                 tables = module.markdown().split("\n\n")
                 body = "".join(page.from_markdown(table, text) for table in tables)
-                parts.append(_part(name, body))
+                legend = module.legend() if hasattr(module, "legend") else []
+                lines = "".join(f"<li>{page.escape(line)}</li>" for line in legend)
+                parts.append(_part(name, body + (f"<ul>{lines}</ul>" if lines else "")))
     for path in sorted([*rows.RESULTS.glob("*.csv"), *rows.RESULTS.glob("*.json")]):
-        if path.name not in known:
-            parts.append(_part(path.stem, _plain(path)))
+        body = "" if path.name in known else _plain(path)
+        if body:
+            parts.append(_part(path.stem, body))
     if not parts:
         return f"<p>No rows under {rows.RESULTS}/ yet: run <code>lwm reproduce</code>.</p>"
     note = (
@@ -60,7 +63,13 @@ def load(path: Path) -> list[dict[str, str]]:
         found = json.loads(text)
         if not isinstance(found, list):
             return []
-        return [{k: _cell(v) for k, v in row.items()} for row in found if isinstance(row, dict)]
+        return [
+            {
+                k: _cell(v) for k, v in row.items() if not isinstance(v, list)
+            }  # they are for programs
+            for row in found
+            if isinstance(row, dict)
+        ]
     except (OSError, ValueError, csv.Error) as error:
         raise BadInput(f"cannot read {path}: {error}") from error
 
