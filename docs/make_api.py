@@ -21,12 +21,15 @@ CONTENTS = {
         "LWMRewardWrapper", "LWMCallback", "save", "load_bonus", "bonus_of",
     ),
     "lwm.adapters.sb3_replay": ("LWMReplayBuffer", "LWMDictReplayBuffer"),
+    "lwm.training": ("train",),
+    "lwm.types": ("Event",),
+    "lwm.config": ("load_preset",),
 }  # fmt: skip
 HEAD = """# API reference
 
-What the [plug-in guide](plugin.md) uses, written from the docstrings by `make api`; a test holds it
-to them. `Bonus`, `Sequences`, `sequences_of` and `Stream` are found in the package itself. Shapes:
-T transitions, B environments.
+What the [plug-in guide](plugin.md) uses, and training from Python; written from the docstrings by
+`make api`, a test holds it to them. `Bonus`, `Sequences`, `sequences_of`, `Stream`, `train` and
+`load_preset` are found in the package itself. Shapes: T transitions, B environments.
 """
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

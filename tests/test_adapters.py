@@ -242,6 +242,33 @@ def test_the_stream_settles_at_once() -> None:
         obs, first = after, np.zeros(3, np.bool_)
 
 
+def test_a_stream_that_does_not_train_remembers_nothing() -> None:
+    bonus = make_bonus()
+    stream = Stream(bonus, capacity=60, every=6, warmup=6, batch=4, length=2)
+
+    def walk(start: int, steps: int, first: bool) -> list[NDArray[np.float32]]:
+        paid = []
+        for i in range(start, start + steps):
+            obs = np.full((3, 3), i, np.float32)
+            paid.append(
+                stream.step(obs, np.zeros(3, int), obs + 1, np.full(3, first and i == start))
+            )
+        return paid
+
+    walk(0, 5, True)
+    updates, transitions = bonus.updates, stream.transitions
+    stream.training = False
+    paid = walk(100, 5, True)
+    assert all(p.any() for p in paid), "it still pays"
+    assert (bonus.updates, stream.transitions) == (updates, transitions) and updates
+    stream.training = True
+    walk(105, 2, False)  # in the middle of an episode
+    assert stream.transitions == transitions + 6
+    held, first = stream._rows[:9, 0, 0], stream._first[:9, 0]
+    assert held.tolist() == [0, 1, 2, 3, 4, 5, 105, 106, 107], "no row leads across the gap"
+    assert np.flatnonzero(first).tolist() == [0, 6]
+
+
 def sb3() -> Any:
     """The adapter, if Stable-Baselines3 is there."""
     pytest.importorskip("stable_baselines3", reason="needs the extra lwm[sb3]")
@@ -572,6 +599,56 @@ def test_a_buffer_of_dicts_pays_what_the_model_says() -> None:
     assert seq.obs["step"][:, 0].tolist() == [1, 2, 3, 0, 1, 2]
     assert seq.obs["image"][:, 0, 0, 0].tolist() == [10, 20, 30, 0, 10, 20]
     assert seq.is_first[:, 0].tolist() == [False, False, False, True, False, False]
+
+
+def test_sb3_evaluation_leaves_the_bonus_alone() -> None:
+    module = sb3()
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    settings = {"preset": "debug", "settle": 0, "stream": {"warmup": 6, "every": 6, "length": 2}}
+    venv = module.LWMRewardWrapper(dummy(), **settings)
+    model = PPO("MlpPolicy", venv, n_steps=8, batch_size=8, n_epochs=1, seed=0, device="cpu")
+    model.learn(24)
+    before = venv.bonus.updates
+    venv.training = False
+    evaluate_policy(model, venv, 4)
+    assert venv.bonus.updates == before > 0 and not venv.training
+    venv.training = True
+    evaluate_policy(model, venv, 4)
+    assert venv.bonus.updates > before
+
+
+def test_sb3_dqn_pays_once_it_has_seen_enough() -> None:
+    module = sb3()
+    from stable_baselines3 import DQN
+
+    model = DQN(
+        "MlpPolicy",
+        dummy(),
+        replay_buffer_class=module.LWMReplayBuffer,
+        replay_buffer_kwargs={"preset": "debug", "settle": 50, "warmup": 60, "burn_in": 2},
+        buffer_size=600,
+        train_freq=1,
+        learning_starts=30,
+        batch_size=8,
+        seed=0,
+        device="cpu",
+    )
+    paid: list[tuple[int, float]] = []
+
+    class Watch(module.LWMCallback):  # type: ignore[misc, name-defined]
+        def _on_step(self) -> bool:
+            buffer = self.model.replay_buffer
+            if len(buffer.paid):
+                paid.append((buffer.size() * 3, float(np.abs(buffer.paid).max())))
+            return bool(super()._on_step())
+
+    written: set[str] = set()
+    model.set_logger(_Remembering(written))
+    model.learn(150, callback=Watch())
+    assert {"lwm/reward_int", "lwm/settled"} <= written
+    assert all((most > 0) == (seen >= 60) for seen, most in paid) and paid[0][0] < 60 < paid[-1][0]
 
 
 def test_sb3_dqn_takes_dicts() -> None:

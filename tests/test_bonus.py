@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from lwm import Bonus, Sequences, checkpoint, files
-from lwm.config import replace
+from lwm import Bonus, Sequences, Stream, checkpoint, files
+from lwm.config import PRESETS, replace
 from lwm.errors import BadInput, CheckpointError, RunFailed
 from lwm.intrinsic import RunningMoments
 from lwm.novelty import KINDS
@@ -565,11 +566,36 @@ def test_a_damaged_file(tmp_path: Path) -> None:
             r"expected intrinsic\.boundary=terminal, got mask",
         ),
         ({"overrides": {"dqn.reset_state": False}}, r"expected dqn\.reset_state=True, got False"),
+        ({"overrides": {"dqn.n_step": 3}}, r"expected settings of encoder, .*, got 'dqn\.n_step'"),
+        ({"overrides": {"agent": "dqn"}}, "expected settings of encoder, .*, got 'agent'"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**settings)
+
+
+@pytest.mark.parametrize("preset", PRESETS["gym"])
+@pytest.mark.parametrize("kind", ["lwm", "rnd"])
+def test_it_pays_alike_in_every_preset(preset: str, kind: str) -> None:
+    """A preset's β is for its own agent; the device may be one of torch."""
+    bonus = make("image", preset=preset, kind=kind, device=torch.device("cpu"))
+    seq = sequences("image", 20, 8)
+    bonus.update(seq)
+    paid = bonus.compute(*seq)
+    assert 0.1 < paid.std() < 3
+    half = make("image", preset=preset, kind=kind, overrides={"intrinsic.beta": 0.5})
+    half.update(seq)
+    assert np.allclose(half.compute(*seq), paid / 2, atol=1e-5)
+
+
+def test_a_frozen_encoder_learns_in_the_first_updates_only() -> None:
+    fixed = {"encoder.freeze_after_pretraining": True, "encoder.pretrain_iterations": 2}
+    frozen, free = make("image", overrides=fixed), make("image")
+    seq = sequences("image", 9, 4)
+    told = [("encoder/rank" in frozen.update(seq), "encoder/rank" in free.update(seq))
+            for _ in range(4)]  # fmt: skip
+    assert told == [(True, True), (True, True), (False, True), (False, True)]
 
 
 def test_bad_spaces_and_presets() -> None:
@@ -606,11 +632,19 @@ def test_bad_steps(name: str, value: Any, message: str) -> None:
         "next_obs": seq.obs[1],
         "is_first": seq.is_first[0],
     }
-    before = _copied(state(bonus))
-    with pytest.raises(ValueError, match=message):
-        bonus.step(**{**given, name: value})
-    assert same(before, state(bonus))
+    before, stream = _copied(state(bonus)), Stream(bonus)
+    for step in (bonus.step, stream.step):
+        with pytest.raises(ValueError, match=message):
+            step(**{**given, name: value})
+    assert same(before, state(bonus)) and stream.transitions == 0
     bonus.step(**given)
+
+
+@pytest.mark.parametrize("real", [[True, False], [1.0, 0.0, 1.0], True])
+def test_bad_word_of_what_was_real(real: Any) -> None:
+    seq = sequences("vector", 1, 3)
+    with pytest.raises(ValueError, match=r"real: expected bool \[3\], got"):
+        Stream(make()).step(seq.obs[0], seq.action[0], seq.obs[1], seq.is_first[0], real)
 
 
 BAD_SEQUENCES: list[tuple[dict[str, Any], str]] = [
@@ -624,6 +658,8 @@ BAD_SEQUENCES: list[tuple[dict[str, Any], str]] = [
     ({"is_first": np.zeros((4, 3), bool)}, r"is_first: expected bool \[5, 3\], got bool \[4, 3\]"),
     ({"burn_in": 4}, "expected a burn_in of 0 to 3, got 4"),
     ({"burn_in": -1}, "expected a burn_in of 0 to 3, got -1"),
+    ({"burn_in": 1.5}, r"expected a burn_in of 0 to 3, got 1\.5"),
+    ({"burn_in": None}, "expected a burn_in of 0 to 3, got None"),
 ]
 
 
@@ -637,6 +673,12 @@ def test_bad_sequences(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bonus.update(Sequences(*(given[k] for k in Sequences._fields)), given["burn_in"])
     assert same(before, state(bonus))
+
+
+def test_what_is_no_sequences() -> None:
+    for wrong in (None, (1, 2), [1, 2, 3]):
+        with pytest.raises(ValueError, match=r"expected Sequences \(obs, action, is_first\)"):
+            make().update(wrong)  # type: ignore[arg-type]
 
 
 def test_actions_may_begin_elsewhere() -> None:

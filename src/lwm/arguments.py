@@ -23,8 +23,8 @@ def sequences(
             f"of shape {action.shape}"
         )
     T, B = action.shape
-    if not 0 <= burn_in < T:
-        raise ValueError(f"expected a burn_in of 0 to {T - 1}, got {burn_in}")
+    if not isinstance(burn_in, int | np.integer) or not 0 <= burn_in < T:
+        raise ValueError(f"expected a burn_in of 0 to {T - 1}, got {burn_in!r}")
     seen = rows(seq.obs, (T + 1, B), sense, "obs")
     first = flags(seq.is_first, (T + 1, B), "is_first")
     return seen, actions(action, (T, B), space), first

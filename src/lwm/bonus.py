@@ -41,6 +41,10 @@ SETTLE = 100
 the mean bonus was then within 1, and -10 before."""
 _FIXED = {"intrinsic.boundary": "terminal", "dqn.reset_state": True}
 """``next_obs`` is the true next observation, and a belief ends with its episode."""
+_OWN = {"intrinsic.beta": 1.0, "intrinsic.final_beta": -1.0}
+"""A preset's β is for its own agent's rewards: who adds the bonus to a reward has a scale."""
+_READ = ("encoder.", "world_model.", "intrinsic.", "gym.pixel_unit", "precision", *_FIXED)
+"""Beginnings of the settings that a bonus reads."""
 
 
 class Bonus:
@@ -48,7 +52,10 @@ class Bonus:
 
     ``kind``: ``lwm`` (the paper's), ``lwm-ff`` (its world model without memory), ``lwm-rf`` (its Φ
     left random), ``rnd`` or ``icm``.  ``preset`` and ``overrides`` are those of ``lwm train gym``
-    (``lwm config --workload gym`` lists all settings).
+    (``lwm config --workload gym`` lists all settings; those of an agent are refused), but that β is
+    1 in every preset and does not fade.  Where Φ is frozen after pretraining
+    (``encoder.freeze_after_pretraining``: preset ``minigrid``), the first
+    ``encoder.pretrain_iterations`` updates train it and no later one.
 
     The first ``settle`` updates only train: until one more is done every bonus is 0, and then the
     errors are normalised afresh.  Those of an untrained model fall much faster than their running
@@ -65,7 +72,7 @@ class Bonus:
         *,
         kind: str = "lwm",
         seed: int = 0,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         overrides: Mapping[str, Any] | None = None,
         settle: int | None = None,
     ) -> None:
@@ -80,7 +87,13 @@ class Bonus:
         self.observation_space, self.action_space = observation_space, action_space
         self.num_envs, self.kind = int(num_envs), kind
         self.sense = sense_of(observation_space)
-        given = {"seed": seed, "device": device, "agent": kind, **(overrides or {})}
+        for key in overrides or {}:
+            if not key.startswith(_READ):
+                raise ValueError(
+                    "overrides: expected settings of encoder, world_model or intrinsic, or "
+                    f"precision, got {key!r}"
+                )
+        given = {"seed": seed, "device": str(device), "agent": kind, **_OWN, **(overrides or {})}
         try:
             self.config = fitted(load_preset(preset, given, "gym"), self.sense)
             self._device = devices.pick(self.config.device)
@@ -190,7 +203,9 @@ class Bonus:
         The first ``burn_in`` transitions warm the belief up: as in ``compute`` they count for
         nothing that errors are normalised by (unless ``intrinsic.moments_include_burn_in``).
         """
-        seq = sequences if isinstance(sequences, Sequences) else Sequences(*sequences)
+        if not isinstance(sequences, tuple) or len(sequences) != 3:
+            raise ValueError(f"expected Sequences (obs, action, is_first), got {type(sequences)}")
+        seq = Sequences(*sequences)
         rows, index, first = arguments.sequences(seq, burn_in, self.sense, self.action_space)
         return self._learn(self._framed(index, first), rows, first, burn_in)
 
@@ -211,8 +226,9 @@ class Bonus:
         metrics: dict[str, float | Tensor] = {}
         encoder = self._novelty.encoder
         self._novelty.observe(devices.put(rows, self._device))
-        if isinstance(encoder, EncoderLearner) and not first[1:].all():
-            c = self.config.encoder
+        c = self.config.encoder
+        frozen = c.freeze_after_pretraining and self.updates >= c.pretrain_iterations
+        if isinstance(encoder, EncoderLearner) and not first[1:].all() and not frozen:
             reach = min(c.temporal_shift, len(first) - 1)
             t, env, k = draw_pairs(self._rng, first, len(first), c.batch, reach)
             offsets = shift_offsets(self._rng, 2 * c.batch, c.spatial_shift)

@@ -321,6 +321,9 @@ class Trainer:
 def train(config: Config) -> Iterator[Event]:
     """Train as ``config`` says; yields an ``Event`` per log interval and an ``end`` event.
 
+    The events are what ``lwm train`` writes to ``metrics.jsonl``; nothing is written here.  Leaving
+    the loop early closes the environments.
+
     >>> import lwm
     >>> for event in lwm.train(lwm.load_preset("debug")):
     ...     print(event.frames, event.data.get("episode/return"))

@@ -28,7 +28,8 @@ __all__ = [
 class LWMRewardWrapper(VecEnvWrapper):
     """Adds ``scale`` times the bonus to the reward, and trains it from the stream.
 
-    The two parts of the reward are in every info as ``reward_ext`` and ``reward_int``.
+    The two parts of the reward are in every info as ``reward_ext`` and ``reward_int``.  While
+    ``training`` is False the bonus is paid but learns nothing: for evaluation.
     """
 
     def __init__(
@@ -57,6 +58,15 @@ class LWMRewardWrapper(VecEnvWrapper):
         self._obs: Any = None
         self._actions = np.zeros(self.num_envs, np.int64)
         self._first = np.ones(self.num_envs, np.bool_)
+
+    @property
+    def training(self) -> bool:
+        """Whether the bonus learns from what passes by."""
+        return self.stream.training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self.stream.training = bool(value)
 
     def reset(self) -> Any:
         """Reset all environments."""
@@ -92,11 +102,11 @@ class LWMCallback(BaseCallback):
         source = _source(self.model)
         if source is None:
             return True
-        if isinstance(source, LWMRewardWrapper):
+        if len(source.paid):
             self.logger.record_mean("lwm/reward_int", float(source.paid.mean()))
-            metrics = source.stream.metrics
-        else:
-            metrics = source.metrics
+        self.logger.record("lwm/settled", int(source.bonus.settled))
+        trained = source.stream if isinstance(source, LWMRewardWrapper) else source
+        metrics = trained.metrics
         for key, value in metrics.items():
             self.logger.record(f"lwm/{key.replace('/', '_')}", value)
         return True

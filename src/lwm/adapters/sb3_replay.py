@@ -22,7 +22,8 @@ class LWMReplayBuffer(ReplayBuffer):
     """For SB3's DQN: every sample's bonus is computed anew, by the model of this moment.
 
     ``burn_in`` rows before the sampled transition warm the belief up.  Stored rewards stay the
-    environment's own.  Trains the bonus itself, once per ``update_every`` samples.
+    environment's own.  Trains the bonus itself, once per ``update_every`` samples; with the first
+    sample after ``warmup`` transitions until it has settled, all at once: from there on it pays.
 
     ``learn`` resets the environments without an end of their episodes; ``cuts`` remembers where an
     observation is not the one that the transition before it led to.
@@ -42,6 +43,7 @@ class LWMReplayBuffer(ReplayBuffer):
         *,
         scale: float = 1.0,
         burn_in: int = 16,
+        warmup: int = 1_000,
         update_every: int = 4,
         update_batch: int = 16,
         update_length: int = 32,
@@ -76,7 +78,9 @@ class LWMReplayBuffer(ReplayBuffer):
         self.bonus = Bonus(observation_space, action_space, n_envs, device=bonus_device, **settings)
         self.cuts = np.zeros(self.dones.shape, np.bool_)
         """[rows, lanes] nothing goes on from here, although no episode ended."""
-        self.scale, self.burn_in = scale, burn_in
+        self.scale, self.burn_in, self.warmup = scale, burn_in, warmup
+        self.paid = np.zeros(0, np.float32)
+        """[n] the bonus of the latest sample."""
         self.update_every, self.update_batch = update_every, update_batch
         self.update_length = update_length
         self.metrics: dict[str, float] = {}
@@ -112,16 +116,20 @@ class LWMReplayBuffer(ReplayBuffer):
         self._samples += 1
         if self._samples % self.update_every == 0:
             self.update()
+        if self.full or self.size() * self.n_envs >= self.warmup:
+            while self.bonus.settle and not self.bonus.settled and self.update():
+                pass
         return super().sample(batch_size, env)
 
-    def update(self) -> None:
-        """One update of the bonus on windows of the buffer."""
+    def update(self) -> bool:
+        """One update of the bonus on windows of the buffer; -> whether it holds enough for one."""
         length = min(self.update_length, self.size())
         if length < 2:
-            return
+            return False
         t = self._rng.integers(length - 1, self.size(), self.update_batch) + self._oldest()
         lane = self._rng.integers(self.n_envs, size=self.update_batch)
         self.metrics = self.bonus.update(self._sequences(t, lane, length - 1))
+        return True
 
     def bonuses(self, batch_inds: NDArray[np.int64], env_inds: NDArray[np.int64]) -> NDArray[Any]:
         """The bonus [n] of stored transitions, as of now."""
@@ -131,7 +139,8 @@ class LWMReplayBuffer(ReplayBuffer):
     def _get_samples(self, batch_inds: NDArray[np.int64], env: VecNormalize | None = None) -> Any:
         lane = np.random.randint(self.n_envs, size=len(batch_inds))  # as SB3 draws: by its seed
         ext = self._normalize_reward(self.rewards[batch_inds, lane].reshape(-1, 1), env)
-        r_in = self.bonuses(batch_inds, lane).reshape(-1, 1)
+        self.paid = self.bonuses(batch_inds, lane)
+        r_in = self.paid.reshape(-1, 1)
         ended = self.dones[batch_inds, lane] * (1 - self.timeouts[batch_inds, lane])
         seen, reached = (
             _each(self.to_torch, self._normalize_obs(_each(lambda v: v[batch_inds, lane], o), env))

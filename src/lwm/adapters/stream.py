@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lwm.arguments import flags
 from lwm.bonus import Bonus
 from lwm.streams import generator
 
@@ -60,6 +61,10 @@ class Stream:
         self.transitions = 0
         self.metrics: dict[str, float] = {}
         """Of the latest update."""
+        self.training = True
+        """False: transitions are paid, but neither remembered nor learned from."""
+        self._gap = np.zeros(lanes, np.bool_)
+        """[B] transitions went by that were not remembered."""
 
     def step(
         self,
@@ -73,15 +78,20 @@ class Stream:
 
         ``real`` [B]: where False there was no transition, and the bonus is 0 (None: all are).
         """
-        bonus = self.bonus
-        real = np.ones(bonus.num_envs, np.bool_) if real is None else real
-        first = is_first | ~bonus.known
+        bonus, shape = self.bonus, (self.bonus.num_envs,)
+        happened = np.ones(shape, np.bool_) if real is None else flags(real, shape, "real")
+        first = flags(is_first, shape, "is_first") | ~bonus.known
         after = bonus.rows(next_obs, "next_obs")
-        begun = bonus.rows(obs, "obs")[first] if first.any() else after[:0]
-        r_in = bonus.step_rows(begun, action, after, first)
-        if len(begun):
-            self._append(np.flatnonzero(first & real), begun[real[first]], None)
-        taken = np.flatnonzero(real)
+        new = first | self._gap
+        seen = bonus.rows(obs, "obs") if new.any() else after
+        r_in = bonus.step_rows(seen[first], action, after, first) * happened
+        if not self.training:
+            self._gap[:] = True
+            return r_in
+        begun = np.flatnonzero(new & happened)
+        self._append(begun, seen[begun], None)
+        self._gap[begun] = False
+        taken = np.flatnonzero(happened)
         self._append(taken, after[taken], np.asarray(action)[taken])
         self.transitions += len(taken)
         if self.transitions >= self.warmup:
@@ -91,7 +101,7 @@ class Stream:
         while self._due >= self.every:
             self._due -= self.every
             self._update()
-        return r_in * real
+        return r_in
 
     def _append(
         self, lanes: NDArray[np.int64], rows: NDArray[Any], action: NDArray[np.integer] | None
