@@ -17,6 +17,8 @@ from lwm.cli import main
 from lwm.commands import LONGEST_NAME, describe, run_name
 from lwm.config import Config, fields, load_preset
 from lwm.episodes import read_episode
+from lwm.progress import ProgressBar
+from lwm.types import Event, Stage
 
 SMALL = ["loop.total_frames=500", "loop.checkpoint_every_frames=300", "evaluation.episodes=8"]
 
@@ -442,6 +444,19 @@ def test_resume_goes_on_where_it_was(tmp_path: Path, trained: Path) -> None:
     assert (path / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
     assert runs.read_evaluation(path) == runs.read_evaluation(trained)
     assert sorted(p.name for p in (path / "checkpoints").iterdir()) == [p.name for p in checkpoints]
+
+
+def test_pretraining_has_a_bar_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = ProgressBar(100, 0)
+    for stage in [*(Stage("Φ", k, 3) for k in (1, 2, 3)), Stage("world model", 1, 5)]:
+        bar(Event("cycle", 40, stage=stage), 1.0)
+        assert bar._stage is not None and (bar._stage.n, bar._stage.total) == stage[1:]
+        assert bar._stage.desc == f"pretraining {stage.name}: "
+    bar(Event("cycle", 44), 2.0)
+    assert bar._stage is None and bar._bar.n == 44, "it moves with every cycle"
+    bar.close()
+    told = capsys.readouterr().err
+    assert "pretraining Φ" in told and "pretraining world model" in told
 
 
 def test_progress_is_shown_unless_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

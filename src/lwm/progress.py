@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lwm.types import Event
+from lwm.types import Event, Stage
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _NAMES = {
     "episode/return": "rollout/ep_rew_mean",
@@ -18,12 +22,17 @@ _NAMES = {
 
 class ProgressBar:
     """Frames, frames/s, return, share solved if it is told, time left; in a log file a line now and
-    then."""
+    then.  While the run pretrains, a second bar shows how far that is."""
 
     def __init__(self, total_frames: int, frames: int = 0, label: str = "") -> None:
         from tqdm import tqdm
 
         live = sys.stderr.isatty()
+        common = {
+            "dynamic_ncols": live,
+            "mininterval": 0.5 if live else 30.0,
+            "file": sys.stderr,
+        }
         self._shown: dict[str, str] = {}
         self._bar = tqdm(
             total=total_frames,
@@ -31,17 +40,20 @@ class ProgressBar:
             desc=label or None,
             unit="frame",
             unit_scale=True,
-            dynamic_ncols=live,
-            mininterval=0.5 if live else 30.0,
-            file=sys.stderr,
+            **common,
         )
+        self._new_stage = partial(tqdm, unit="update", leave=False, **common)
+        self._stage: tqdm[Any] | None = None
+        self._stage_name = ""
 
     def __call__(self, event: Event, seconds: float) -> None:
         """Show the event's numbers."""
+        self._pretraining(event.stage)
+        self._bar.update(event.frames - self._bar.n)
+        if event.kind == "cycle":
+            return
         data = event.data
-        if event.kind == "pretrain":
-            self._shown["pretraining"] = str(data["iteration"])
-        elif "episode/return" in data:
+        if "episode/return" in data:
             self._shown = {"return": f"{data['episode/return']:.1f}"}
             if "episode/solved" in data:
                 self._shown["solved"] = f"{data['episode/solved']:.0%}"
@@ -53,10 +65,22 @@ class ProgressBar:
                 file=sys.stderr,
             )
         self._bar.set_postfix(self._shown, refresh=False)
-        self._bar.update(event.frames - self._bar.n)
+
+    def _pretraining(self, stage: Stage | None) -> None:
+        if self._stage is not None and (stage is None or stage.name != self._stage_name):
+            self._stage.close()
+            self._stage = None
+        if stage is None:
+            return
+        if self._stage is None:
+            self._stage_name = stage.name
+            title = f"pretraining {stage.name}"
+            self._stage = self._new_stage(total=stage.total, initial=stage.done - 1, desc=title)
+        self._stage.update(stage.done - self._stage.n)
 
     def close(self) -> None:
         """Leave the bar as it stands."""
+        self._pretraining(None)
         self._bar.close()
 
 
@@ -69,7 +93,7 @@ class TensorBoard:
 
     def __call__(self, event: Event, seconds: float) -> None:
         """Write the event's scalars at its frame; a full disk ends the curves, not the run."""
-        if self._writer is None:
+        if self._writer is None or event.kind == "cycle":
             return
         try:
             for key, value in event.data.items():

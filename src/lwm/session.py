@@ -44,7 +44,7 @@ class Consumer(Protocol):
     """Anything that wants to see the events of a run (a progress bar, TensorBoard)."""
 
     def __call__(self, event: Event, seconds: float) -> None:
-        """An event with data, and the wall time since this process began the run."""
+        """An event (also those of kind ``cycle``), and the wall time since this process began."""
 
 
 def warn(message: str) -> None:
@@ -189,7 +189,10 @@ def run(
                 rows.write_complete(stops)
             if event.kind == "end" and trainer.frames > saved:
                 checkpoint()  # before its row: a resumed run tells its end again
-            if event.kind != "cycle":
+            if event.kind == "cycle":
+                for consumer in consumers:
+                    consumer(event, time.monotonic() - began)
+            else:
                 tell(event)
             if _crossed(config.loop.evaluate_every_frames, frames, event.frames):
                 games = config.loop.validation_episodes

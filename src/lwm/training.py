@@ -21,7 +21,7 @@ from lwm.novelty import fitted
 from lwm.ranking import Ranking
 from lwm.replay import Replay
 from lwm.streams import environment_seeds, generator, generator_state, restore_generator
-from lwm.types import Event, Step
+from lwm.types import Event, Stage, Step
 from lwm.updates import Updates
 from lwm.viewing import Viewing
 
@@ -209,7 +209,10 @@ class Trainer:
             self.pretrained += 1
             told = self.pretrained % 100 == 0 or self.pretrained in (phi, total)
             data = {"iteration": self.pretrained, **devices.floats(metrics)} if told else {}
-            yield Event("pretrain" if told else "cycle", self.frames, data)
+            stage = Stage("Φ", self.pretrained, phi)
+            if not first:
+                stage = Stage("world model", self.pretrained - phi, total - phi)
+            yield Event("pretrain" if told else "cycle", self.frames, data, stage)
         if self.ranking is not None and self.acted == 0:
             while self.updates.rank(None, self.progress):
                 yield Event("cycle", self.frames)

@@ -87,6 +87,14 @@ class Pairs(NamedTuple):
     """[N, ...] the later one."""
 
 
+class Stage(NamedTuple):
+    """How far a piece of work between frames has come."""
+
+    name: str
+    done: int
+    total: int
+
+
 @dataclass(frozen=True)
 class Event:
     """What the training loop yields; consumers write it, the loop never does.
@@ -100,3 +108,5 @@ class Event:
     frames: int
     """Environment transitions since the run began."""
     data: dict[str, Any] = field(default_factory=dict)
+    stage: Stage | None = None
+    """While no frames pass: how far the pretraining is."""
