@@ -451,7 +451,7 @@ def test_pretraining_has_a_bar_of_its_own(capsys: pytest.CaptureFixture[str]) ->
     for stage in [*(Stage("Φ", k, 3) for k in (1, 2, 3)), Stage("world model", 1, 5)]:
         bar(Event("cycle", 40, stage=stage), 1.0)
         assert bar._stage is not None and (bar._stage.n, bar._stage.total) == stage[1:]
-        assert bar._stage.desc == f"pretraining {stage.name}: "
+        assert bar._stage.desc == f"pretraining {stage.name}"
     bar(Event("cycle", 44), 2.0)
     assert bar._stage is None and bar._bar.n == 44, "it moves with every cycle"
     bar.close()
