@@ -68,6 +68,9 @@ class Corridor(gym.Env[int, int]):
         return self.place, float(there), there, late, {}
 
 
+gym.register("Corridor-v0", Corridor)  # for lwm train gym --env corridor:Corridor-v0
+
+
 def compare(
     run: Callable[[bool, int, int], Tally], steps: int, description: str | None
 ) -> dict[bool, list[Tally]]:

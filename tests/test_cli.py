@@ -65,7 +65,8 @@ BAD = [
     ([], "the following arguments are required: command"),
     (["trian"], "invalid choice: 'trian'"),
     (["train"], "no workload; choose from labyrinth"),
-    (["train", "doom"], "unknown workload 'doom'; choose from labyrinth and atari"),
+    (["train", "doom"], "unknown workload 'doom'; choose from labyrinth, atari, gym"),
+    (["train", "labirynth"], "atari, gym; did you mean 'labyrinth'?"),
     (["train", "env.size=3"], "name the workload before settings"),
     (["train", "labyrinth", "--size"], "expected one argument"),
     (["train", "labyrinth", "--size", "three"], "env.size='three' is not a valid int"),
@@ -369,7 +370,9 @@ def test_too_little_memory_is_one_line(
 
     monkeypatch.setattr(session, "Trainer", large)
     assert main(["train", "labyrinth", "--out", "run"]) == 2
-    assert capsys.readouterr().err == "lwm: this config needs more memory than there is\n"
+    assert capsys.readouterr().err == (
+        "lwm: this config needs more memory than there is (smaller: replay.capacity_steps=100000)\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -84,6 +84,14 @@ def test_examples_run(path: Path, tmp_path: Path) -> None:
     assert told[1].startswith("seed 0 with")
 
 
+def test_the_corridor_trains_by_its_name(tmp_path: Path) -> None:
+    """As docs/minigrid.md says of one's own environments."""
+    code = f"import sys; sys.path.insert(0, {str(TOP / 'examples')!r}); from lwm.cli import main; "
+    arguments = ["train", "gym", "--env", "corridor:Corridor-v0", "--preset", "debug", "--quiet"]
+    told = run("-c", f"{code}sys.exit(main({arguments}))", folder=tmp_path)
+    assert "of 4 episodes" in told and "corridor" in told
+
+
 def test_how_rarely_chance_gets_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples' docstring says: in one of 400 million episodes."""
     monkeypatch.syspath_prepend(str(TOP / "examples"))

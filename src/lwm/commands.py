@@ -21,6 +21,7 @@ from lwm.config import (
     source,
 )
 from lwm.errors import BadInput
+from lwm.settings import hint
 
 BENCHED = ("labyrinth", "atari")
 """Workloads that ``lwm bench`` takes apart by stage."""
@@ -124,7 +125,8 @@ def train(args: argparse.Namespace) -> int:
                     f"name the workload before settings: lwm train labyrinth {args.workload}"
                 )
             got = f"unknown workload {args.workload!r}" if args.workload else "no workload"
-            raise BadInput(f"{got}; choose from {' and '.join(WORKLOADS)}")
+            near = hint(args.workload, WORKLOADS) if args.workload else ""
+            raise BadInput(f"{got}; choose from {', '.join(WORKLOADS)}{near}")
         config = _chosen(args)
         from lwm import session
 
@@ -165,7 +167,7 @@ def describe(result: dict[str, Any]) -> str:
     """A result in one line."""
     if "success" in result:
         return (
-            f"return {_sure(result, '.3g')}, success {result['success']:.1%} over "
+            f"return {_sure(result, '.3g')}, above 0 in {result['success']:.1%} of "
             f"{result['episodes']:,} episodes at {result['frames']:,} agent steps"
         )
     if "solved" not in result:

@@ -28,6 +28,8 @@ _REST_OF_ROW = 8 + 4 + 4 + 4 + 1 + 1
 _PROCESS = 900 << 20
 """Libraries, networks, optimisers and the arrays of an update, about (818 MiB were measured)."""
 _WORKER = 120 << 20
+_LONGEST = 1.0
+"""Seconds after which a stage is not tried once more: somebody waits for the first frame."""
 
 
 def replay_bytes(config: Config) -> int:
@@ -54,12 +56,21 @@ def check_memory(config: Config) -> None:
     """Refuse a run that this machine cannot hold, with the sum."""
     if not config.sees_images:
         return
-    need, have = memory_bytes(config), available_bytes()
+    _check(config, memory_bytes(config), replay_bytes(config), ", replay.compress=true")
+
+
+def check_replay(config: Config, replay: int) -> None:
+    """The same for a run whose observations are known now: ``replay`` bytes when it is full."""
+    _check(config, replay + _PROCESS, replay)
+
+
+def _check(config: Config, need: int, replay: int, also: str = "") -> None:
+    have = available_bytes()
     if have is not None and need > have:
         raise BadInput(
-            f"this run needs about {_gib(need)}, of which {_gib(replay_bytes(config))} for "
+            f"this run needs about {_gib(need)}, of which {_gib(replay)} for "
             f"replay.capacity_steps={config.replay.capacity_steps}; {_gib(have)} are available "
-            f"(smaller: replay.capacity_steps, replay.compress=true)"
+            f"(smaller: replay.capacity_steps{also})"
         )
 
 
@@ -106,7 +117,7 @@ def seconds_each(config: Config) -> dict[str, float]:
 
 
 def trial(config: Config) -> dict[str, float]:
-    """Seconds of one call of each stage, the best of four: other work on the machine only adds."""
+    """Seconds of one call of each stage, the best of up to four: other work only adds."""
     torch.set_num_threads(config.threads)
     rng = np.random.default_rng(0)
     few = min(8, config.loop.actors)
@@ -211,8 +222,8 @@ def _noise(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    times = []
-    for _ in range(4):
+    times: list[float] = []
+    while len(times) < 2 or (len(times) < 4 and sum(times) < _LONGEST):
         began = time.perf_counter()
         call()
         if torch.cuda.is_initialized():

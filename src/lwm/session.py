@@ -25,7 +25,7 @@ from lwm.errors import BadInput, LwmError, one_line
 from lwm.evaluate import Scores, Trained, evaluate, new_learner
 from lwm.learner import LearnerState
 from lwm.machine import machine_facts, mismatches
-from lwm.plan import check_memory
+from lwm.plan import check_memory, check_replay
 from lwm.saving import RowBlocks, Stops
 from lwm.training import Trainer
 from lwm.types import Event
@@ -66,11 +66,21 @@ def _machine(config: Config) -> dict[str, Any]:
 
 def _trainer(config: Config) -> Trainer:
     try:
-        return Trainer(config)
+        trainer = Trainer(config)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
-        raise BadInput("this config needs more memory than there is") from None
+        raise BadInput(
+            "this config needs more memory than there is (smaller: "
+            f"replay.capacity_steps={config.replay.capacity_steps})"
+        ) from None
+    if config.workload == "gym":  # how large its observations are is only known now
+        try:
+            check_replay(config, trainer.replay.nbytes)
+        except BadInput:
+            trainer.close()
+            raise
+    return trainer
 
 
 def check_trusted(path: Path, config: Config, env: str | None) -> None:

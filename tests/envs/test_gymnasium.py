@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +13,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import lwm
-from lwm import episodes, recording, session
+from lwm import episodes, plan, recording, session
 from lwm.config import load_preset
 from lwm.envs.gymnasium import GymEnv
 from lwm.envs.vector import make_env
@@ -56,6 +57,15 @@ class Broken(Counter):
     fails_at = 5
 
 
+class Large(Counter):
+    """210 x 160 x 3 bytes an observation."""
+
+    observation_space = gym.spaces.Box(0, 255, (210, 160, 3), np.uint8)  # type: ignore[assignment]
+
+    def _obs(self) -> np.ndarray:
+        return np.zeros((210, 160, 3), np.uint8)
+
+
 class Wordy(Counter):
     observation_space = gym.spaces.Text(5)  # type: ignore[assignment]
 
@@ -89,6 +99,7 @@ IDS = {
     "test/Same-v0": (Counter, AutoresetMode.SAME_STEP),
     "test/Disabled-v0": (Counter, AutoresetMode.DISABLED),
     "test/Broken-v0": (Broken, None),
+    "test/Large-v0": (Large, None),
     "test/Wordy-v0": (Wordy, None),
     "test/Steering-v0": (Steering, None),
     "test/Drawn-v0": (Drawn, None),
@@ -198,13 +209,30 @@ def test_a_run_stops_with_the_environments_error_and_its_checkpoint_is_good(
         original()
 
     monkeypatch.setattr(trainer, "cycle", cycle)
-    with pytest.raises(RunFailed, match=r"environment test/Broken-v0, step: KeyError.*door"):
+    where = r"\(test_gymnasium\.py, line \d+, in step\)"
+    with pytest.raises(RunFailed, match=rf"test/Broken-v0, step: KeyError.*door is stuck' {where}"):
         session.run(writer, trainer)
     monkeypatch.setattr(Broken, "fails_at", 10**9)
     writer, again = session.reopen(tmp_path / "run")
     assert 200 <= again.frames <= 250
     result = session.run(writer, again)
     assert result["frames"] >= 400
+
+
+def test_a_module_that_is_not_found_is_told_with_a_way_to_find_it() -> None:
+    with pytest.raises(BadInput, match=r"No module named 'not_here'.*PYTHONPATH=\. lwm"):
+        GymEnv(GymConfig(env="not_here:E-v0"), np.arange(2))
+
+
+def test_more_replay_than_memory_is_refused_with_the_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "available_bytes", lambda: 2 << 30)
+    changes = {"gym.env": "test/Large-v0", "replay.capacity_steps": 30_000}
+    message = r"needs about 3\.7 GiB, of which 2\.8 GiB for replay\.capacity_steps=30000; 2\.0 GiB"
+    with pytest.raises(BadInput, match=message):
+        session.start(load_preset("debug", changes, "gym"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("agent", ["lwm", "lwm-ff", "lwm-rf", "rnd", "icm", "dqn", "random"])

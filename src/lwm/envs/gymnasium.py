@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -13,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
+import lwm
 from lwm.envs.labyrinth import LabyrinthVectorEnv
 from lwm.envs.watchdog import deaf_children, limited
 from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, one_line
@@ -22,6 +26,9 @@ from lwm.types import Step
 
 Result = TypeVar("Result")
 
+_NOT_THE_USERS = [Path(os.__file__).parent] + [
+    Path(module.__file__).parent for module in (gym, np, lwm) if module.__file__
+]
 PATIENCE = 300.0
 """Seconds that one call of an environment may take: some build large worlds in a reset."""
 
@@ -289,8 +296,22 @@ def named(name: str, what: str, kind: type[Exception] = RunFailed) -> Iterator[N
     except LwmError:  # a signal may come here, and says itself what it is
         raise
     except (Exception, SystemExit) as e:  # one that leaves would end the run without a word
-        why = f"{type(e).__name__}: {one_line(str(e))}"
+        why = f"{type(e).__name__}: {one_line(str(e))}{_place(e)}"
+        module = name.partition(":")[0]
+        if isinstance(e, ModuleNotFoundError) and ":" in name and repr(module) in str(e):
+            why += f" (if {module}.py is in this folder: PYTHONPATH=. lwm ...)"
         raise kind(f"environment {name}, {what}: {why}") from e
+
+
+def _place(error: BaseException) -> str:
+    """Where in the user's code an error was raised; empty if it was in none of it."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        homes = (home for home in _NOT_THE_USERS if home in path.parents)
+        others = any("site-packages" not in path.relative_to(home).parts for home in homes)
+        if path.suffix == ".py" and not others:
+            return f" ({path.name}, line {frame.lineno}, in {frame.name})"
+    return ""
 
 
 def _rewards(given: Any) -> NDArray[np.float32]:
