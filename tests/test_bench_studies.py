@@ -198,7 +198,8 @@ def test_waiting_times_of_real_processes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(startup, "_QUICK", quick)
     lines = startup.run(times=1, frames=1000).splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        "lwm --help", "lwm train, first frame", "longest pause (8 checkpoints)",
+        "lwm --help", "lwm train labyrinth, first frame", "lwm train atari, paper, first frame",
+        "longest pause (8 checkpoints)",
     ]  # fmt: skip
     assert all("aim: under" in line for line in lines)
 

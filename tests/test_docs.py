@@ -114,10 +114,13 @@ def test_how_rarely_chance_gets_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_sb3
 @pytest.mark.long
-def test_the_bonus_finds_what_ppo_alone_does_not(tmp_path: Path) -> None:
+def test_the_bonus_finds_what_ppo_alone_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Three seeds; the lines are printed for the log."""
     told = run(str(TOP / "examples" / "sb3_ppo.py"), folder=tmp_path)
-    print(told)
+    with capsys.disabled():
+        print(f"\n{told}")
     lines = re.findall(r"seed \d (\w+) +the bonus: reached the goal in (\d+) of", told)
     assert len(lines) == 6
     assert all(int(count) == 0 for which, count in lines if which == "without")

@@ -358,6 +358,10 @@ def test_the_picture_is_drawn_with_the_same_numbers_everywhere(tmp_path: Path) -
     panels = {name: path for name in figure3.REPRESENTATIONS.values()}
     latent_figure(_screen(), path, panels, tmp_path / "new" / "figure.png")
     assert (tmp_path / "new" / "figure.png").read_bytes().startswith(b"\x89PNG")
+    away = path.copy()
+    away[8:] = np.nan  # in another room
+    latent_figure(_screen(), away, panels, tmp_path / "away.png")
+    assert (tmp_path / "away.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_t_sne_gives_the_same_plane_twice() -> None:

@@ -199,7 +199,11 @@ def curve(frames: list[float], returns: list[float]) -> figure5.Curve:
 
 def test_band_by_hand() -> None:
     # 0 to 10 and constant 4, both known on 10 ... 20: at 15 the first is 5.
-    found = figure5.band([curve([10, 20], [0, 10]), curve([0, 30], [4, 4])], points=3)
+    curves = [
+        (np.array([10.0, 20]), np.array([0.0, 10])),
+        (np.array([0.0, 30]), np.array([4.0, 4])),
+    ]
+    found = figure5.band(curves, points=3)
     assert found.frames.tolist() == [10, 15, 20]
     assert found.mean.tolist() == [2, 4.5, 7]
     assert found.low.tolist() == [0, 4, 4] and found.high.tolist() == [4, 5, 10]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lwm import session
+from lwm import runs, session
 from lwm.config import load_preset
 from lwm.experiments import minigrid, rows
 from lwm.experiments.options import Options
@@ -39,11 +39,21 @@ def test_a_finished_run_becomes_a_row_and_the_row_a_table(
     setting = minigrid.Setting("MiniGrid-DoorKey-5x5-v0", "rnd")
     job = setting.job(1)
     changes = {"gym.env": setting.env, "agent": "rnd", "seed": 1, "gym.pixel_unit": 5}
+    changes["gym.time_limit"] = 20
     small = load_preset("debug", changes, "gym")
     result = session.run(*session.start(small, job.directory))
     (row,) = setting.rows(1)
     assert row["frames"] == 260 and row["success"] == result["success"] and row["seed"] == 1
     rows.append_all(minigrid.PATH, minigrid.COLUMNS, [row, {**row, "success": 1.0, "seed": 2}])
     assert minigrid.main(dataclasses.replace(Options(), show=True)) == 0
+    assert not minigrid.CURVES.exists(), "what is shown is not read from runs"
+    minigrid.keep_curves([(setting, 1), (setting, 2)])
+    minigrid.keep_curves([(setting, 1), (setting, 2)])  # of one that is there, nothing more
+    told = [r for r in runs.read_metrics(job.directory) if "episode/success" in r]
+    found = rows.read(minigrid.CURVES, minigrid.CURVE_COLUMNS)
+    assert [int(r["frames"]) for r in found] == [r["frames"] for r in told] and told
+    assert {r["command"] for r in found} == {job.command}
+    assert minigrid.main(dataclasses.replace(Options(), show=True)) == 0
+    assert minigrid.PICTURE.read_bytes().startswith(b"\x89PNG")
     mean = (1 + result["success"]) / 2
     assert f"| MiniGrid-DoorKey-5x5-v0 | rnd | 0 | {mean:.3f} |" in capsys.readouterr().out

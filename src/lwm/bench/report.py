@@ -22,7 +22,10 @@ Row = dict[str, Any]
 
 
 def bound(row: Row) -> tuple[str, float]:
-    """Which of the machine's rates is the nearer limit of a stage, and how near it is."""
+    """Which of the machine's rates is the nearer limit of a stage, and how near it is; "" where
+    neither was measured."""
+    if row["of_matmul"] is None and row["of_copy"] is None:
+        return "", 0.0
     found = {"matmul": row["of_matmul"] or 0.0, "copy": row["of_copy"] or 0.0}
     name = max(found, key=lambda k: found[k])
     return name, found[name]

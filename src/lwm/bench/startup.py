@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from lwm import runs
@@ -20,27 +21,33 @@ from lwm.errors import RunFailed
 HELP_AIM, FRAME_AIM, PAUSE_AIM = 0.3, 5.0, 2.0
 _PATIENCE = 120.0
 _QUICK = ("world_model.pretrain_iterations=10", "evaluation.episodes=64")
+_LABYRINTH = ("labyrinth",)
+_ATARI = ("atari", "--game", "montezuma_revenge", "--preset", "paper")
 
 
 def run(times: int = 5, frames: int = 16_000) -> str:
     """Measure, return a line for each aim.  ``frames``: length of the short run."""
     helped = min(_help() for _ in range(times))
     with tempfile.TemporaryDirectory() as folder:
-        first = min(_first_frame(Path(folder) / str(i)) for i in range(times))
+        first = min(_first_frame(Path(folder) / str(i), *_LABYRINTH) for i in range(times))
+        games = None
+        if find_spec("ale_py") is not None:
+            games = min(_first_frame(Path(folder) / f"atari{i}", *_ATARI) for i in range(times))
         pause, checkpoints = _longest_pause(Path(folder) / "run", frames)
-    return "\n".join(
-        [
-            _line("lwm --help", helped[0], HELP_AIM, helped[1]),
-            _line("lwm train, first frame", first[0], FRAME_AIM, first[1]),
-            _line(f"longest pause ({checkpoints} checkpoints)", pause, PAUSE_AIM),
-        ]
-    )
+    lines = [
+        _line("lwm --help", helped[0], HELP_AIM, helped[1]),
+        _line("lwm train labyrinth, first frame", first[0], FRAME_AIM, first[1]),
+        _line(f"longest pause ({checkpoints} checkpoints)", pause, PAUSE_AIM),
+    ]
+    if games is not None:
+        lines.insert(2, _line("lwm train atari, paper, first frame", games[0], FRAME_AIM, games[1]))
+    return "\n".join(lines)
 
 
 def _line(name: str, seconds: float, aim: float, computed: float | None = None) -> str:
     verdict = "met" if seconds < aim else "missed"
     busy = "" if computed is None else f", {computed:.3f} s of processor time"
-    return f"{name:34}{seconds:8.3f} s   (aim: under {aim:g} s; {verdict}{busy})"
+    return f"{name:38}{seconds:8.3f} s   (aim: under {aim:g} s; {verdict}{busy})"
 
 
 def _children() -> float:
@@ -60,15 +67,14 @@ def _help() -> tuple[float, float]:
     return time.perf_counter() - began, _children() - before
 
 
-def _first_frame(path: Path) -> tuple[float, float]:
+def _first_frame(path: Path, *what: str) -> tuple[float, float]:
     """Seconds until a run has written the row of its first cycle, on the wall and of the
-    processor; the run is ended then."""
+    processor; the run is ended then.  ``what``: the run, as its command says."""
     log = path / "metrics.jsonl"
-    command = _command(
-        "train", "labyrinth", "--quiet", "--out", str(path), "loop.log_every_frames=1"
-    )
+    command = _command("train", *what, "--out", str(path), "loop.log_every_frames=1")
     began, before = time.perf_counter(), _children()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    null = subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=null, stderr=null) as process:
         try:
             while not (log.exists() and log.stat().st_size):
                 if process.poll() is not None or time.perf_counter() - began > _PATIENCE:

@@ -21,7 +21,9 @@ def draw(files: Mapping[str, Path], played: trajectory.Replayed, out: Path) -> N
     """The paper's figure: ``files`` gives the weights behind each panel by its title."""
     panels = {title: flat(_embedded(file, played.obs)) for title, file in files.items()}
     screen = trajectory.screenshot(figure3_data.GAME)
-    latent_figure(screen, trajectory.pixels(played.place), panels, out)
+    path = trajectory.pixels(played.place)
+    path[played.place[:, 0] != played.place[0, 0]] = np.nan  # the screenshot is of the first room
+    latent_figure(screen, path, panels, out)
 
 
 def _embedded(file: Path, obs: NDArray[np.uint8]) -> NDArray[np.float32]:

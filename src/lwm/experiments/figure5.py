@@ -65,11 +65,11 @@ def read(run: Path, limit: float = np.inf) -> Curve | None:
     return None
 
 
-def band(curves: Sequence[Curve], points: int = 200) -> Band:
-    """Mean, least and greatest over seeds, where every one of them has a value."""
-    start, end = max(c.frames[0] for c in curves), min(c.frames[-1] for c in curves)
+def band(curves: Sequence[Sequence[NDArray[np.float64]]], points: int = 200) -> Band:
+    """Mean, least and greatest of curves (x, y), where every one of them has a value."""
+    start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     grid = np.linspace(start, max(start, end), points)
-    values = np.stack([np.interp(grid, c.frames, c.returns) for c in curves])
+    values = np.stack([np.interp(grid, x, y) for x, y in curves])
     return Band(grid, values.mean(0), values.min(0), values.max(0))
 
 
@@ -125,7 +125,10 @@ def main(options: Options) -> int:
     from lwm.plots import dynamics
 
     out = options.pictures / "figure5.png"
-    drawn = {key: (band(group), len(group)) for key, group in groups.items()}
+    drawn = {
+        key: (band([(c.frames, c.returns) for c in group]), len(group))
+        for key, group in groups.items()
+    }
     try:
         dynamics.bands(drawn, out)
     except ImportError as error:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from lwm import runs
 from lwm.config import AGENTS, Config, load_preset
 from lwm.experiments import campaign, rows, runner
+from lwm.experiments.figure5 import band
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
 from lwm.files import replace_between
@@ -25,7 +27,14 @@ MAIN = "MiniGrid-MultiRoom-N4-S5-v1"
 """Version 1 has the four rooms of its name; version 0 has six."""
 OTHERS = ("MiniGrid-DoorKey-8x8-v0", "MiniGrid-MultiRoom-N6-v0", "MiniGrid-KeyCorridorS3R3-v0")
 SEEDS = 3
-PAGE = Path("docs/minigrid.md")
+PAGE, PICTURE = Path("docs/minigrid.md"), Path("docs/minigrid.png")
+CURVES = rows.RESULTS / "curves" / "minigrid.csv"
+"""What the runs told while they trained: their directories are not kept."""
+CURVE_COLUMNS = (
+    "env", "agent", "seed", "frames", "return", "success", "command", "commit",
+)  # fmt: skip
+POINTS = 60
+"""Rows of a curve, each the mean of its part of the run, over the episodes of all actors."""
 
 _MARKS = ("<!-- minigrid: written by `lwm reproduce minigrid` -->", "<!-- /minigrid -->")
 
@@ -101,13 +110,68 @@ def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print."""
     options.allow("minigrid", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
-        campaign.run_missing(campaign_of(options), options)
+        try:
+            campaign.run_missing(campaign_of(options), options)
+        finally:
+            keep_curves(plan(options.scale))
     rows.there("minigrid", PATH, rows.read(PATH, COLUMNS, _fault))
     table = markdown()
     print(table)
     replace_between(PAGE, *_MARKS, f"\n{table}\n")
+    _draw()
     print("scale 1 is the budget of preset minigrid; each row gives its own frames")
     return 0
+
+
+def keep_curves(planned: list[tuple[Setting, int]]) -> None:
+    """Append the curves of finished runs that are on this disk and not yet in the file."""
+    have = {row["command"] for row in _curves()}
+    for setting, seed in planned:
+        job = setting.job(seed)
+        if job.command in have or not runner.finished(job):
+            continue
+        told = [r for r in runs.read_metrics(job.directory) if "episode/success" in r]
+        if not told:
+            continue
+        _, origin = campaign.outcome(job)
+        common = {"env": setting.env, "agent": setting.agent, "seed": seed, **origin}
+        found = [
+            {
+                **common,
+                "frames": part[-1]["frames"],
+                "return": float(np.mean([r["episode/return"] for r in part])),
+                "success": float(np.mean([r["episode/success"] for r in part])),
+            }
+            for part in np.array_split(np.array(told, object), min(POINTS, len(told)))
+        ]
+        rows.append_all(CURVES, CURVE_COLUMNS, found)
+
+
+def _curves() -> list[dict[str, str]]:
+    return rows.read(CURVES, CURVE_COLUMNS, _fault)
+
+
+def _draw() -> None:
+    """The share of episodes with a reward while training: a panel an environment."""
+    found: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}
+    for row in _curves():
+        key = (row["env"], _key(row)[1], "success")
+        point = (float(row["frames"]), float(row["success"]))
+        found.setdefault(key, {}).setdefault(row["command"], []).append(point)
+    if not found:
+        return
+    drawn = {
+        key: (band([(x, y) for x, y in (np.array(p).T for p in seeds.values())]), len(seeds))
+        for key, seeds in found.items()
+    }
+    from lwm.plots import dynamics
+
+    try:
+        dynamics.bands(drawn, PICTURE, "agent steps")
+    except ImportError:
+        print("no picture: install the extra lwm[viz]")
+    else:
+        print(f"picture: {PICTURE} (share of episodes with a reward while training)")
 
 
 def _fault(row: Mapping[str, str]) -> str:

@@ -35,12 +35,17 @@ class Band(Protocol):
         """Greatest of them."""
 
 
-def bands(groups: Mapping[tuple[str, str, str], tuple[Band, int]], out: Path) -> None:
+def bands(
+    groups: Mapping[tuple[str, str, str], tuple[Band, int]],
+    out: Path,
+    unit: str = "emulator frames",
+) -> None:
     """A panel a game, three in a row, as a PNG.
 
     Args:
         groups: (game, agent and preset, metric) -> its band and number of seeds.
         out: the file to write.
+        unit: what the axis counts.
     """
     from matplotlib.figure import Figure
 
@@ -60,7 +65,7 @@ def bands(groups: Mapping[tuple[str, str, str], tuple[Band, int]], out: Path) ->
             label += "" if "last" in key[2] else ", all actors"
             axes.fill_between(band.frames, band.low, band.high, color=colour, alpha=0.22, lw=0)
             axes.plot(band.frames, band.mean, color=colour, lw=1.5, label=label)
-        _finish(axes, game.replace("_", " "))
+        _finish(axes, game.replace("_", " "), unit)
         # From zero: a score that never left it is a flat line at the bottom, not a zoom into it.
         highest = max(float(groups[key][0].high.max()) for key in drawn)
         lowest = min(float(groups[key][0].low.min()) for key in drawn)
@@ -70,9 +75,9 @@ def bands(groups: Mapping[tuple[str, str, str], tuple[Band, int]], out: Path) ->
     write(out, data)
 
 
-def _finish(axes: Any, title: str) -> None:
+def _finish(axes: Any, title: str, unit: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=INK)
-    axes.set_xlabel("emulator frames", fontsize=9)
+    axes.set_xlabel(unit, fontsize=9)
     axes.set_xlim(left=0)
     axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g} M" if x >= 1e6 else f"{x / 1e3:g} k")

@@ -31,7 +31,7 @@ def latent_figure(
 
     Args:
         screen: [210, 160, 3] a screenshot.
-        path: [T, 2] where the agent was on it (column, row).
+        path: [T, 2] where the agent was on it (column, row); NaN where it was elsewhere.
         panels: name -> [T, 2] its observations in the plane.
         out: the file to write.
     """
@@ -70,10 +70,11 @@ def _trace(axes: Any, points: NDArray[np.float64], size: float) -> Any:
     ring = {"s": 165, "c": "white", "edgecolor": INK, "lw": 1.1, "zorder": 4}
     axes.scatter(*points[marks].T, **ring)
     for number, row in enumerate(marks, 1):
-        axes.annotate(
-            str(number), points[row], ha="center", va="center_baseline", fontsize=9,
-            fontweight="bold", color=INK, zorder=5,
-        )  # fmt: skip
+        if np.isfinite(points[row]).all():
+            axes.annotate(
+                str(number), points[row], ha="center", va="center_baseline", fontsize=9,
+                fontweight="bold", color=INK, zorder=5,
+            )  # fmt: skip
     return dots
 
 
