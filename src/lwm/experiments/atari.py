@@ -17,7 +17,7 @@ from lwm.experiments.table1 import interval
 PATH = rows.RESULTS / "atari.csv"
 COLUMNS = (
     "game", "agent", "preset", "seed", "frames", "score", "median", "rooms", "positions",
-    "command", "commit", "machine",
+    "command", "commit", "machine", "eval_positions",
 )  # fmt: skip
 KEYS = ("command",)
 
@@ -71,7 +71,8 @@ class Setting:
         return (self.job(seed).command,)
 
     def rows(self, seed: int) -> list[dict[str, Any]]:
-        """The row of a finished run; rooms and positions are over all actors since frame 0."""
+        """The row of a finished run; rooms and positions are over all actors since frame 0, and
+        ``eval_positions`` those of the scored games alone."""
         job = self.job(seed)
         result, origin = campaign.outcome(job)
         told = [r for r in runs.read_metrics(job.directory) if "coverage/rooms" in r]
@@ -86,6 +87,7 @@ class Setting:
             "median": result["median"],
             "rooms": seen.get("coverage/rooms"),
             "positions": seen.get("coverage/positions"),
+            "eval_positions": result.get("positions"),
             **origin,
         }
         return [row]
@@ -173,8 +175,9 @@ def markdown() -> str:
     )
     lines = [
         "| game | preset | agent | frames | scale | score |"
-        " 95 % interval | seeds | rooms | positions | lwm in the paper, 50M frames |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        " 95 % interval | seeds | rooms | positions | positions, scored games alone |"
+        " lwm in the paper, 50M frames |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (game, preset, agent, share), group in sorted(found.items()):
         score = np.array([float(r["score"]) for r in group])
@@ -182,6 +185,7 @@ def markdown() -> str:
             game, preset, agent, f"{int(group[0]['frames']):,}", f"{share:g}",
             f"{score.mean():.2f}",
             interval(score), str(len(group)), _mean(group, "rooms"), _mean(group, "positions"),
+            _mean(group, "eval_positions"),
             f"{PAPER[game]:g}" if game in PAPER else "–",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")

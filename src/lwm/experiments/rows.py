@@ -22,7 +22,7 @@ WHOLE = ("size", "seed", "frames", "episodes", "embedding")
 """Columns of whole numbers, in whichever file they stand."""
 NUMBERS = (
     "score", "score128", "median", "solved", "median_solved", "low", "high", "return", "success",
-    "rooms", "positions", "value", "scale", "standard_error", "bonus_tv", "bonus_elsewhere",
+    "rooms", "positions", "eval_positions", "value", "scale", "standard_error", "bonus_tv", "bonus_elsewhere",
     "time_share",
 )  # fmt: skip
 """Columns of numbers."""
