@@ -67,7 +67,7 @@ def row(
     game: str, agent: str, seed: int, score: float, frames: int, preset: str, further: str = ""
 ) -> dict[str, str]:
     cells = {"game": game, "agent": agent, "preset": preset, "seed": seed, "frames": frames}
-    told = {"score": score, "median": score, "rooms": "", "positions": ""}
+    told = {"score": score, "median": score, "rooms": "", "positions": "", "eval_positions": ""}
     command = f"lwm train atari --game {game} --agent {agent} --preset {preset} --seed {seed}"
     source = {"command": f"{command} {further}".strip(), "commit": "c", "machine": "m"}
     return {k: str(v) for k, v in {**cells, **told, **source}.items()}
