@@ -231,7 +231,7 @@ def evaluate(args: argparse.Namespace) -> int:
         from lwm.recording import record
 
         paths = record(trained, folder, args.record)
-        print(f"recorded {len(paths)} episodes in {folder}")
+        print(f"recorded {len(paths)} episode{'s' * (len(paths) != 1)} in {folder}")
     return 0
 
 

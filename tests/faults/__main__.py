@@ -37,7 +37,7 @@ BEGIN, END = "<!-- faults: written by `make faults` -->\n", "<!-- /faults -->"
 def commit() -> str:
     """The commit of what is attacked, with ``-dirty`` if it was changed."""
     git = ["git", "-C", str(ROOT)]
-    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
     code = ["--", "src", "tests", "constraints.txt"]
     dirty = subprocess.run([*git, "status", "--porcelain", *code], capture_output=True, text=True)
     return (head.stdout.strip() or "unknown") + ("-dirty" if dirty.stdout.strip() else "")
