@@ -22,8 +22,8 @@ WHOLE = ("size", "seed", "frames", "episodes", "embedding")
 """Columns of whole numbers, in whichever file they stand."""
 NUMBERS = (
     "score", "score128", "median", "solved", "median_solved", "low", "high", "return", "success",
-    "rooms", "positions", "eval_positions", "value", "scale", "standard_error", "bonus_tv", "bonus_elsewhere",
-    "time_share",
+    "rooms", "positions", "eval_positions", "value", "scale", "standard_error", "bonus_tv",
+    "bonus_elsewhere", "time_share",
 )  # fmt: skip
 """Columns of numbers."""
 NEEDED = (*WHOLE, "score", "score128", "return", "success", "scale", "standard_error")
