@@ -257,11 +257,11 @@ def test_a_stream_that_does_not_train_remembers_nothing() -> None:
 
     walk(0, 5, True)
     updates, transitions = bonus.updates, stream.transitions
-    stream.training = False
+    stream.learning = False
     paid = walk(100, 5, True)
     assert all(p.any() for p in paid), "it still pays"
     assert (bonus.updates, stream.transitions) == (updates, transitions) and updates
-    stream.training = True
+    stream.learning = True
     walk(105, 2, False)  # in the middle of an episode
     assert stream.transitions == transitions + 6
     held, first = stream._rows[:9, 0, 0], stream._first[:9, 0]
@@ -611,10 +611,10 @@ def test_sb3_evaluation_leaves_the_bonus_alone() -> None:
     model = PPO("MlpPolicy", venv, n_steps=8, batch_size=8, n_epochs=1, seed=0, device="cpu")
     model.learn(24)
     before = venv.bonus.updates
-    venv.training = False
+    venv.stream.learning = False
     evaluate_policy(model, venv, 4)
-    assert venv.bonus.updates == before > 0 and not venv.training
-    venv.training = True
+    assert venv.bonus.updates == before > 0 and not venv.stream.learning
+    venv.stream.learning = True
     evaluate_policy(model, venv, 4)
     assert venv.bonus.updates > before
 

@@ -676,7 +676,7 @@ def test_bad_sequences(changes: dict[str, Any], message: str) -> None:
 
 
 def test_what_is_no_sequences() -> None:
-    for wrong in (None, (1, 2), [1, 2, 3]):
+    for wrong in (None, (1, 2), {1, 2, 3}):
         with pytest.raises(ValueError, match=r"expected Sequences \(obs, action, is_first\)"):
             make().update(wrong)  # type: ignore[arg-type]
 

@@ -371,7 +371,8 @@ def test_too_little_memory_is_one_line(
     monkeypatch.setattr(session, "Trainer", large)
     assert main(["train", "labyrinth", "--out", "run"]) == 2
     assert capsys.readouterr().err == (
-        "lwm: this config needs more memory than there is (smaller: replay.capacity_steps=100000)\n"
+        "lwm: this config needs more memory than there is (try less than "
+        "replay.capacity_steps=100000)\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -451,6 +452,9 @@ def test_resume_goes_on_where_it_was(tmp_path: Path, trained: Path) -> None:
 
 def test_pretraining_has_a_bar_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressBar(100, 0)
+    bar(Event("cycle", 10, stage=Stage("Φ", 1, 3)), 1.0)
+    assert bar._stage is None, "a log file gets no control codes"
+    bar._live = True
     for stage in [*(Stage("Φ", k, 3) for k in (1, 2, 3)), Stage("world model", 1, 5)]:
         bar(Event("cycle", 40, stage=stage), 1.0)
         assert bar._stage is not None and (bar._stage.n, bar._stage.total) == stage[1:]

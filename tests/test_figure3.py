@@ -275,8 +275,9 @@ def test_asked_to_end_it_ends_at_once_with_its_processes(tmp_path: Path, signum:
         [sys.executable, "slow.py"], cwd=tmp_path, text=True, stderr=subprocess.PIPE
     )
     try:
+        deadline = time.monotonic() + 120
         while not (tmp_path / "begun").exists():
-            assert process.poll() is None
+            assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signum)
         _, told = process.communicate(timeout=30)  # the parts would take twelve minutes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from lwm import runs, session
 from lwm.config import load_preset
 from lwm.experiments import minigrid, rows
 from lwm.experiments.options import Options
+from lwm.plots import dynamics
 
 
 def test_the_plan_is_the_issues() -> None:
@@ -47,13 +49,21 @@ def test_a_finished_run_becomes_a_row_and_the_row_a_table(
     rows.append_all(minigrid.PATH, minigrid.COLUMNS, [row, {**row, "success": 1.0, "seed": 2}])
     assert minigrid.main(dataclasses.replace(Options(), show=True)) == 0
     assert not minigrid.CURVES.exists(), "what is shown is not read from runs"
-    minigrid.keep_curves([(setting, 1), (setting, 2)])
-    minigrid.keep_curves([(setting, 1), (setting, 2)])  # of one that is there, nothing more
+    minigrid.keep_curve(job)
+    minigrid.keep_curve(job)  # of one that is there, nothing more
     told = [r for r in runs.read_metrics(job.directory) if "episode/success" in r]
     found = rows.read(minigrid.CURVES, minigrid.CURVE_COLUMNS)
     assert [int(r["frames"]) for r in found] == [r["frames"] for r in told] and told
     assert {r["command"] for r in found} == {job.command}
     assert minigrid.main(dataclasses.replace(Options(), show=True)) == 0
     assert minigrid.PICTURE.read_bytes().startswith(b"\x89PNG")
+    assert minigrid.campaign_of(Options()).keep is minigrid.keep_curve
+    half = {**found[-1], "command": f"{job.command} loop.total_frames=130"}
+    rows.append_all(minigrid.CURVES, minigrid.CURVE_COLUMNS, [half])
+    drawn: list[Any] = []
+    monkeypatch.setattr(dynamics, "bands", lambda groups, *_: drawn.extend(groups))
+    minigrid._draw()
+    labels = sorted(agent for _, agent, _ in drawn)
+    assert labels == ["rnd", "rnd, 130 steps"], "scales do not mix"
     mean = (1 + result["success"]) / 2
     assert f"| MiniGrid-DoorKey-5x5-v0 | rnd | 0 | {mean:.3f} |" in capsys.readouterr().out

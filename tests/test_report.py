@@ -15,8 +15,8 @@ from lwm.cli import main
 from lwm.config import load_preset, to_dict
 from lwm.episodes import Episode, episode_path, write_episode
 from lwm.errors import BadInput
-from lwm.experiments import claims, limits, rows, table1
-from lwm.report import curves, page, player, tables
+from lwm.experiments import claims, limits, minigrid, rows, table1
+from lwm.report import curves, page, player, provenance, tables
 from lwm.writing import RunWriter
 
 VOID = {"meta", "img", "input", "br", "line", "rect", "circle", "polyline"}
@@ -213,6 +213,12 @@ def test_each_row_is_told_by_its_names_and_its_value(place: Path) -> None:
     text = (place / "r.html").read_text()
     assert "d-score, labyrinth-4x4, no error input, 2" in text and "value -25.5" in text
     assert "dqn.error_input = False    (paper: True)" in text
+    without = command.replace(" --seed 2", "")
+    assert text.count(f"<summary>claims: {without}</summary>") == 1
+    told = {"env": minigrid.MAIN, "agent": "lwm", "seed": "0", "command": (
+        f"lwm train gym --env {minigrid.MAIN} --agent lwm --preset minigrid --seed 0")}  # fmt: skip
+    (changes,) = provenance._settings("minigrid", told).values()
+    assert "intrinsic.beta = 0.02    (default: 1.0)" in changes
     assert claims.SENTENCES["d"][:30] in text
     assert "soak" in text and "held 2" in text
     assert "4711" not in text and ">object<" not in text and "viewer-atari" not in text

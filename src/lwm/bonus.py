@@ -88,7 +88,7 @@ class Bonus:
         self.num_envs, self.kind = int(num_envs), kind
         self.sense = sense_of(observation_space)
         for key in overrides or {}:
-            if not key.startswith(_READ):
+            if not str(key).startswith(_READ):
                 raise ValueError(
                     "overrides: expected settings of encoder, world_model or intrinsic, or "
                     f"precision, got {key!r}"
@@ -203,7 +203,7 @@ class Bonus:
         The first ``burn_in`` transitions warm the belief up: as in ``compute`` they count for
         nothing that errors are normalised by (unless ``intrinsic.moments_include_burn_in``).
         """
-        if not isinstance(sequences, tuple) or len(sequences) != 3:
+        if not isinstance(sequences, tuple | list) or len(sequences) != 3:
             raise ValueError(f"expected Sequences (obs, action, is_first), got {type(sequences)}")
         seq = Sequences(*sequences)
         rows, index, first = arguments.sequences(seq, burn_in, self.sense, self.action_space)

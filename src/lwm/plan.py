@@ -56,16 +56,17 @@ def check_memory(config: Config) -> None:
     """Refuse a run that this machine cannot hold, with the sum."""
     if not config.sees_images:
         return
-    _check(config, memory_bytes(config), replay_bytes(config), ", replay.compress=true")
+    need, replay = memory_bytes(config), replay_bytes(config)
+    _check(config, need, replay, available_bytes(), ", replay.compress=true")
 
 
-def check_replay(config: Config, replay: int) -> None:
-    """The same for a run whose observations are known now: ``replay`` bytes when it is full."""
-    _check(config, replay + _PROCESS, replay)
+def check_replay(config: Config, replay: int, have: int | None) -> None:
+    """The same for a run whose observations are known now: ``replay`` bytes when it is full, and
+    ``have`` bytes were available before it was made."""
+    _check(config, replay + _PROCESS, replay, have)
 
 
-def _check(config: Config, need: int, replay: int, also: str = "") -> None:
-    have = available_bytes()
+def _check(config: Config, need: int, replay: int, have: int | None, also: str = "") -> None:
     if have is not None and need > have:
         raise BadInput(
             f"this run needs about {_gib(need)}, of which {_gib(replay)} for "

@@ -22,7 +22,7 @@ _NAMES = {
 
 class ProgressBar:
     """Frames, frames/s, return, share solved if it is told, time left; in a log file a line now and
-    then.  While the run pretrains, a second bar shows how far that is."""
+    then.  While the run pretrains, a second bar of the terminal shows how far that is."""
 
     def __init__(self, total_frames: int, frames: int = 0, label: str = "") -> None:
         from tqdm import tqdm
@@ -42,6 +42,7 @@ class ProgressBar:
             unit_scale=True,
             **common,
         )
+        self._live = live
         self._new_stage = partial(tqdm, unit="update", leave=False, **common)
         self._stage: tqdm[Any] | None = None
         self._stage_name = ""
@@ -71,6 +72,9 @@ class ProgressBar:
             self._stage.close()
             self._stage = None
         if stage is None:
+            return
+        if not self._live:  # two bars need a terminal
+            self._bar.set_postfix_str(f"pretraining {stage.name} {stage.done:,} of {stage.total:,}")
             return
         if self._stage is None:
             self._stage_name = stage.name

@@ -24,7 +24,7 @@ from lwm.coverage import coverage_in
 from lwm.errors import BadInput, LwmError, one_line
 from lwm.evaluate import Scores, Trained, evaluate, new_learner
 from lwm.learner import LearnerState
-from lwm.machine import machine_facts, mismatches
+from lwm.machine import available_bytes, machine_facts, mismatches
 from lwm.plan import check_memory, check_replay
 from lwm.saving import RowBlocks, Stops
 from lwm.training import Trainer
@@ -65,18 +65,19 @@ def _machine(config: Config) -> dict[str, Any]:
 
 
 def _trainer(config: Config) -> Trainer:
+    have = available_bytes()
     try:
         trainer = Trainer(config)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         raise BadInput(
-            "this config needs more memory than there is (smaller: "
+            "this config needs more memory than there is (try less than "
             f"replay.capacity_steps={config.replay.capacity_steps})"
         ) from None
     if config.workload == "gym":  # how large its observations are is only known now
         try:
-            check_replay(config, trainer.replay.nbytes)
+            check_replay(config, trainer.replay.nbytes, have)
         except BadInput:
             trainer.close()
             raise

@@ -13,7 +13,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import lwm
-from lwm import episodes, plan, recording, session
+from lwm import episodes, recording, session
 from lwm.config import load_preset
 from lwm.envs.gymnasium import GymEnv
 from lwm.envs.vector import make_env
@@ -219,15 +219,22 @@ def test_a_run_stops_with_the_environments_error_and_its_checkpoint_is_good(
     assert result["frames"] >= 400
 
 
-def test_a_module_that_is_not_found_is_told_with_a_way_to_find_it() -> None:
+def test_a_module_that_is_not_found_is_told_with_a_way_to_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(BadInput, match=r"No module named 'not_here'.*PYTHONPATH=\. lwm"):
-        GymEnv(GymConfig(env="not_here:E-v0"), np.arange(2))
+        GymEnv(GymConfig(env="not_here.envs:E-v0"), np.arange(2))
+    (tmp_path / "needy.py").write_text("import not_here")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BadInput, match="No module named 'not_here'") as caught:
+        GymEnv(GymConfig(env="needy:E-v0"), np.arange(2))
+    assert "PYTHONPATH" not in str(caught.value), "it was found, and needs another"
 
 
 def test_more_replay_than_memory_is_refused_with_the_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "available_bytes", lambda: 2 << 30)
+    monkeypatch.setattr(session, "available_bytes", lambda: 2 << 30)
     changes = {"gym.env": "test/Large-v0", "replay.capacity_steps": 30_000}
     message = r"needs about 3\.7 GiB, of which 2\.8 GiB for replay\.capacity_steps=30000; 2\.0 GiB"
     with pytest.raises(BadInput, match=message):

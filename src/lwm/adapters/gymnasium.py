@@ -17,7 +17,7 @@ class LWMVectorReward(VectorWrapper):
     """Adds ``scale`` times the bonus to the reward of any vector environment, and trains it.
 
     ``info["reward_ext"]`` and ``info["reward_int"]`` [B] are the two parts.  Works under every
-    autoreset mode; where the step only resets, the bonus is 0.  While ``stream.training`` is False
+    autoreset mode; where the step only resets, the bonus is 0.  While ``stream.learning`` is False
     the bonus is paid but learns nothing: for evaluation.  ``RecordEpisodeStatistics`` belongs
     inside: outside it would count the bonus.
     """

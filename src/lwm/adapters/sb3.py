@@ -29,7 +29,7 @@ class LWMRewardWrapper(VecEnvWrapper):
     """Adds ``scale`` times the bonus to the reward, and trains it from the stream.
 
     The two parts of the reward are in every info as ``reward_ext`` and ``reward_int``.  While
-    ``training`` is False the bonus is paid but learns nothing: for evaluation.
+    ``stream.learning`` is False the bonus is paid but learns nothing: for evaluation.
     """
 
     def __init__(
@@ -58,15 +58,6 @@ class LWMRewardWrapper(VecEnvWrapper):
         self._obs: Any = None
         self._actions = np.zeros(self.num_envs, np.int64)
         self._first = np.ones(self.num_envs, np.bool_)
-
-    @property
-    def training(self) -> bool:
-        """Whether the bonus learns from what passes by."""
-        return self.stream.training
-
-    @training.setter
-    def training(self, value: bool) -> None:
-        self.stream.training = bool(value)
 
     def reset(self) -> Any:
         """Reset all environments."""

@@ -61,7 +61,7 @@ class Stream:
         self.transitions = 0
         self.metrics: dict[str, float] = {}
         """Of the latest update."""
-        self.training = True
+        self.learning = True
         """False: transitions are paid, but neither remembered nor learned from."""
         self._gap = np.zeros(lanes, np.bool_)
         """[B] transitions went by that were not remembered."""
@@ -85,7 +85,7 @@ class Stream:
         new = first | self._gap
         seen = bonus.rows(obs, "obs") if new.any() else after
         r_in = bonus.step_rows(seen[first], action, after, first) * happened
-        if not self.training:
+        if not self.learning:
             self._gap[:] = True
             return r_in
         begun = np.flatnonzero(new & happened)

@@ -297,9 +297,9 @@ def named(name: str, what: str, kind: type[Exception] = RunFailed) -> Iterator[N
         raise
     except (Exception, SystemExit) as e:  # one that leaves would end the run without a word
         why = f"{type(e).__name__}: {one_line(str(e))}{_place(e)}"
-        module = name.partition(":")[0]
-        if isinstance(e, ModuleNotFoundError) and ":" in name and repr(module) in str(e):
-            why += f" (if {module}.py is in this folder: PYTHONPATH=. lwm ...)"
+        top = name.partition(":")[0].partition(".")[0]
+        if ":" in name and str(e).startswith(f"No module named {top!r}"):
+            why += f" (if {top} is in this folder: PYTHONPATH=. lwm ...)"
         raise kind(f"environment {name}, {what}: {why}") from e
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,6 +43,8 @@ class Campaign:
     """Columns that tell the rows of a run from others."""
     told: str = "score"
     """The column that is printed as a run ends."""
+    keep: Callable[[runner.Job], None] | None = None
+    """Called with each run that has given its rows: what else is kept of it."""
 
 
 Todo = dict[runner.Job, list[tuple[Campaign, Setting, int]]]
@@ -80,7 +82,7 @@ def shortened(base: Config, frames: int) -> str:
         changes["loop.warmup_frames"] = warm
         changes["evaluation.episodes"] = max(round(share * base.evaluation.episodes), 4)
         parts = {"world_model": base.world_model.pretrain_iterations}
-        if base.sees_images:
+        if base.workload != "labyrinth":
             parts["encoder"] = base.encoder.pretrain_iterations
         for part, iterations in parts.items():
             changes[f"{part}.pretrain_iterations"] = max(round(share * iterations), 1)
@@ -163,4 +165,6 @@ def _append(campaign: Campaign, setting: Setting, seed: int) -> list[dict[str, A
     found = setting.rows(seed)
     if found:
         rows.append_all(campaign.path, campaign.columns, found, campaign.keys)
+        if campaign.keep is not None:
+            campaign.keep(setting.job(seed))
     return found

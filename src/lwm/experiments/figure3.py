@@ -141,11 +141,11 @@ def _run_missing(
     context = get_context("spawn")  # torch's threads do not survive a fork
     workers = min(jobs or runner.cores(), len(todo))
     with runner.ended_by_sigterm(), ProcessPoolExecutor(workers, context) as pool:
-        waiting = {
-            pool.submit(run_part, directory, name, scale, seed, os.getpid()): (name, seed)
-            for name, seed in todo
-        }
         try:
+            waiting = {
+                pool.submit(run_part, directory, name, scale, seed, os.getpid()): (name, seed)
+                for name, seed in todo
+            }
             for future in as_completed(waiting):
                 name, seed = waiting[future]
                 failed += _finish(future, name, seed, scale, (name, seed) in have)

@@ -103,17 +103,15 @@ def status() -> str:
 
 def campaign_of(options: Options) -> campaign.Campaign:
     """The runs that the options ask for."""
-    return campaign.Campaign("minigrid", plan(options.scale), PATH, COLUMNS, KEYS, "success")
+    planned = plan(options.scale)
+    return campaign.Campaign("minigrid", planned, PATH, COLUMNS, KEYS, "success", keep_curve)
 
 
 def main(options: Options) -> int:
     """Run what is missing (unless ``show``), a row as each run ends; then print."""
     options.allow("minigrid", "only", "seeds", "jobs", "show", "scale")
     if not options.show:
-        try:
-            campaign.run_missing(campaign_of(options), options)
-        finally:
-            keep_curves(plan(options.scale))
+        campaign.run_missing(campaign_of(options), options)
     rows.there("minigrid", PATH, rows.read(PATH, COLUMNS, _fault))
     table = markdown()
     print(table)
@@ -123,28 +121,25 @@ def main(options: Options) -> int:
     return 0
 
 
-def keep_curves(planned: list[tuple[Setting, int]]) -> None:
-    """Append the curves of finished runs that are on this disk and not yet in the file."""
-    have = {row["command"] for row in _curves()}
-    for setting, seed in planned:
-        job = setting.job(seed)
-        if job.command in have or not runner.finished(job):
-            continue
-        told = [r for r in runs.read_metrics(job.directory) if "episode/success" in r]
-        if not told:
-            continue
-        _, origin = campaign.outcome(job)
-        common = {"env": setting.env, "agent": setting.agent, "seed": seed, **origin}
-        found = [
-            {
-                **common,
-                "frames": part[-1]["frames"],
-                "return": float(np.mean([r["episode/return"] for r in part])),
-                "success": float(np.mean([r["episode/success"] for r in part])),
-            }
-            for part in np.array_split(np.array(told, object), min(POINTS, len(told)))
-        ]
-        rows.append_all(CURVES, CURVE_COLUMNS, found)
+def keep_curve(job: runner.Job) -> None:
+    """Append the curve of a finished run, if it tells one."""
+    told = [r for r in runs.read_metrics(job.directory) if "episode/success" in r]
+    if not told:
+        return
+    _, origin = campaign.outcome(job)
+    config = job.config
+    common = {"env": config.gym.env, "agent": config.agent, "seed": config.seed, **origin}
+    parts = np.array_split(np.arange(len(told)), min(POINTS, len(told)))
+    found = [
+        {
+            **common,
+            "frames": told[part[-1]]["frames"],
+            "return": float(np.mean([told[k]["episode/return"] for k in part])),
+            "success": float(np.mean([told[k]["episode/success"] for k in part])),
+        }
+        for part in parts
+    ]
+    rows.append_all(CURVES, CURVE_COLUMNS, found, ("command", "frames"))
 
 
 def _curves() -> list[dict[str, str]]:
@@ -155,7 +150,8 @@ def _draw() -> None:
     """The share of episodes with a reward while training: a panel an environment."""
     found: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}
     for row in _curves():
-        key = (row["env"], _key(row)[1], "success")
+        env, agent, steps, _ = _key(row)
+        key = (env, f"{agent}, {steps} steps" if steps else agent, "success")
         point = (float(row["frames"]), float(row["success"]))
         found.setdefault(key, {}).setdefault(row["command"], []).append(point)
     if not found:

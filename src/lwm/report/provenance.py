@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from lwm import experiments, runs
-from lwm.config import difference, load_preset
+from lwm.config import PRESETS, difference, load_preset
 from lwm.errors import LwmError
 from lwm.experiments import rows
 from lwm.report import page
@@ -40,8 +41,9 @@ def rows_of_results() -> str:
     marked = [[*line[:3], _code(line[3]), _code(line[4]), page.escape(line[5])] for line in lines]
     head = ["file", "row", "value", "commit", "command", "machine"]
     note = (
-        "<h3>What each setting changes</h3><p>Against preset <code>paper</code>, as this version "
-        "reads the command; the commit above is what ran.</p>"
+        "<h3>What each setting changes</h3><p>Against preset <code>paper</code> (Gymnasium: "
+        "<code>default</code>), as this version reads the command; the commit above is what "
+        "ran.</p>"
     )
     opened = "".join(page.details(name, text) for name, text in sorted(changed.items()))
     text = "Every committed row: what made it, from which commit, on what machine."
@@ -53,18 +55,20 @@ def _code(text: str) -> str:
 
 
 def _settings(name: str, row: dict[str, str]) -> dict[str, str]:
-    """Title -> settings that differ from preset ``paper``, for rows of training runs."""
+    """Command without its seed -> what it changes in its workload's first preset; rows of training
+    runs alone have a config."""
     config_of = getattr(experiments.find(name), "config_of", None)
     if config_of is None:
         return {}
     try:
         config = config_of(row)
-        base = load_preset("paper", workload=config.workload)
+        preset = next(iter(PRESETS[config.workload]))
+        base = load_preset(preset, workload=config.workload)
     except (LwmError, ValueError, KeyError):
         return {}  # a row of a preset that is no more: its commit still tells
-    what = ", ".join(row[n] for n in _NAMES if row.get(n) and n != "seed")
+    what = re.sub(r" --seed \d+", "", row["command"])
     apart = {k: v for k, v in difference(config, base).items() if k != "seed"}
-    lines = [f"{key} = {new}    (paper: {old})" for key, (old, new) in apart.items()]
+    lines = [f"{key} = {new}    ({preset}: {old})" for key, (old, new) in apart.items()]
     return {f"{name}: {what}": "\n".join(lines) or "nothing"}
 
 
