@@ -138,7 +138,7 @@ def test_a_run_from_the_command_line(whole: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr()
     assert said.err == "" and said.out.startswith(f"score {evaluation['score']:.1f} [")
     assert f"over 2 games at {saved.frames} agent steps\n" in said.out
-    assert said.out.endswith(f"recorded 1 episodes in {whole / 'episodes'}\n")
+    assert said.out.endswith(f"recorded 1 episode in {whole / 'episodes'}\n")
     episode = read_episode(whole / "episodes" / "episode-000000.safetensors.zst")
     assert episode.meta["environment"] == "atari breakout" and episode.meta["agent"] == "lwm"
     assert episode.meta["frames"] == saved.frames
@@ -1034,7 +1034,7 @@ REFUSED = [
     (["atari", "encoder.bach=3"], "unknown setting 'encoder.bach'; did you mean 'encoder.batch'?"),
     (["atari", "encoder.batch=1"], "encoder.batch=1 is outside [2, 1000000]"),
     (["atari", "atari.sticky=2"], "atari.sticky=2.0 is outside [0, 1]"),
-    (["atary"], "unknown workload 'atary'; choose from labyrinth and atari"),
+    (["atary"], "unknown workload 'atary'; choose from labyrinth, atari, gym; did you mean"),
 ]
 
 

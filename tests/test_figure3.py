@@ -272,7 +272,12 @@ if __name__ == "__main__":
 def test_asked_to_end_it_ends_at_once_with_its_processes(tmp_path: Path, signum: int) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     process = subprocess.Popen(
-        [sys.executable, "slow.py"], cwd=tmp_path, text=True, stderr=subprocess.PIPE
+        [sys.executable, "slow.py"],
+        cwd=tmp_path,
+        text=True,
+        stderr=subprocess.PIPE,
+        # Who starts the tests in the background may have had SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         deadline = time.monotonic() + 120

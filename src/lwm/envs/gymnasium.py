@@ -16,7 +16,6 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-import lwm
 from lwm.envs.labyrinth import LabyrinthVectorEnv
 from lwm.envs.watchdog import deaf_children, limited
 from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, one_line
@@ -26,8 +25,8 @@ from lwm.types import Step
 
 Result = TypeVar("Result")
 
-_NOT_THE_USERS = [Path(os.__file__).parent] + [
-    Path(module.__file__).parent for module in (gym, np, lwm) if module.__file__
+_NOT_THE_USERS = [Path(__file__).parents[1]] + [
+    Path(module.__file__).parent for module in (os, gym, np) if module.__file__
 ]
 PATIENCE = 300.0
 """Seconds that one call of an environment may take: some build large worlds in a reset."""
