@@ -452,8 +452,11 @@ def test_resume_goes_on_where_it_was(tmp_path: Path, trained: Path) -> None:
 
 def test_pretraining_has_a_bar_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressBar(100, 0)
-    bar(Event("cycle", 10, stage=Stage("Φ", 1, 3)), 1.0)
-    assert bar._stage is None, "a log file gets no control codes"
+    for k in range(100):
+        bar(Event("cycle", 10, stage=Stage("Φ", k, 100)), 1.0)
+    told = capsys.readouterr().err
+    assert bar._stage is None and "\x1b" not in told, "a log file gets no control codes"
+    assert told.count("pretraining Φ") == 1, "and a line now and then"
     bar._live = True
     for stage in [*(Stage("Φ", k, 3) for k in (1, 2, 3)), Stage("world model", 1, 5)]:
         bar(Event("cycle", 40, stage=stage), 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from lwm.types import Event, Stage
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+_LOG_SECONDS = 30.0
+"""Between two lines in a log file."""
 _NAMES = {
     "episode/return": "rollout/ep_rew_mean",
     "episode/length": "rollout/ep_len_mean",
@@ -30,7 +33,7 @@ class ProgressBar:
         live = sys.stderr.isatty()
         common = {
             "dynamic_ncols": live,
-            "mininterval": 0.5 if live else 30.0,
+            "mininterval": 0.5 if live else _LOG_SECONDS,
             "file": sys.stderr,
         }
         self._shown: dict[str, str] = {}
@@ -42,7 +45,7 @@ class ProgressBar:
             unit_scale=True,
             **common,
         )
-        self._live = live
+        self._live, self._due = live, 0.0
         self._new_stage = partial(tqdm, unit="update", leave=False, **common)
         self._stage: tqdm[Any] | None = None
         self._stage_name = ""
@@ -74,7 +77,11 @@ class ProgressBar:
         if stage is None:
             return
         if not self._live:  # two bars need a terminal
-            self._bar.set_postfix_str(f"pretraining {stage.name} {stage.done:,} of {stage.total:,}")
+            told = f"pretraining {stage.name} {stage.done:,} of {stage.total:,}"
+            due = time.monotonic() >= self._due
+            self._bar.set_postfix_str(told, refresh=due)
+            if due:
+                self._due = time.monotonic() + _LOG_SECONDS
             return
         if self._stage is None:
             self._stage_name = stage.name
