@@ -97,8 +97,7 @@ class LWMCallback(BaseCallback):
             self.logger.record_mean("lwm/reward_int", float(source.paid.mean()))
         self.logger.record("lwm/settled", int(source.bonus.settled))
         trained = source.stream if isinstance(source, LWMRewardWrapper) else source
-        metrics = trained.metrics
-        for key, value in metrics.items():
+        for key, value in trained.metrics.items():
             self.logger.record(f"lwm/{key.replace('/', '_')}", value)
         return True
 

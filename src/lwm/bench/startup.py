@@ -21,7 +21,6 @@ from lwm.errors import RunFailed
 HELP_AIM, FRAME_AIM, PAUSE_AIM = 0.3, 5.0, 2.0
 _PATIENCE = 120.0
 _QUICK = ("world_model.pretrain_iterations=10", "evaluation.episodes=64")
-_LABYRINTH = ("labyrinth",)
 _ATARI = ("atari", "--game", "montezuma_revenge", "--preset", "paper")
 
 
@@ -29,7 +28,7 @@ def run(times: int = 5, frames: int = 16_000) -> str:
     """Measure, return a line for each aim.  ``frames``: length of the short run."""
     helped = min(_help() for _ in range(times))
     with tempfile.TemporaryDirectory() as folder:
-        first = min(_first_frame(Path(folder) / str(i), *_LABYRINTH) for i in range(times))
+        first = min(_first_frame(Path(folder) / str(i), "labyrinth") for i in range(times))
         games = None
         if find_spec("ale_py") is not None:
             games = min(_first_frame(Path(folder) / f"atari{i}", *_ATARI) for i in range(times))

@@ -70,52 +70,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_all(
-    jobs: Sequence[Job], at_once: int | None, on_done: Callable[[Job], None]
-) -> list[tuple[Job, str]]:
-    """Run the jobs in order; ``on_done`` is called as each ends well.  Returns the failed ones.
-
-    A job whose directory holds an interrupted run is resumed, a finished one is only reported.
-    Stopping this process stops the runs with a checkpoint each.
-    """
-    waiting = list(jobs)
-    running: dict[subprocess.Popen[bytes], Job] = {}
-    failed: list[tuple[Job, str]] = []
-    limit = at_once or cores()
-    with ended_by_sigterm():
-        try:
-            while waiting or running:
-                while waiting and len(running) < limit:
-                    job = waiting.pop(0)
-                    try:
-                        check_same_settings(job)
-                    except LwmError as error:
-                        failed.append((job, str(error)))
-                        print(f"failed   {job.id}: {error}", flush=True)
-                        continue
-                    if finished(job):
-                        on_done(job)
-                        continue
-                    print(f"started  {job.id}", flush=True)
-                    running[start(job)] = job
-                for process in [p for p in running if p.poll() is not None]:
-                    job = running.pop(process)
-                    if process.returncode == 0 and finished(job):
-                        on_done(job)
-                    else:
-                        message = last_words(job, process.returncode)
-                        failed.append((job, message))
-                        print(f"failed   {job.id}: {message}", flush=True)
-                time.sleep(0.2)
-        except BaseException:
-            for process in running:
-                process.send_signal(signal.SIGTERM)
-            for process in running:
-                process.wait()
-            raise
-    return failed
-
-
 def stop(signum: int, frame: FrameType | None) -> None:
     """Asked to end: as by an interrupt, but with the exit code of this signal."""
     raise SystemExit(128 + signum)
@@ -129,6 +83,52 @@ def ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@ended_by_sigterm()
+def run_all(
+    jobs: Sequence[Job], at_once: int | None, on_done: Callable[[Job], None]
+) -> list[tuple[Job, str]]:
+    """Run the jobs in order; ``on_done`` is called as each ends well.  Returns the failed ones.
+
+    A job whose directory holds an interrupted run is resumed, a finished one is only reported.
+    Stopping this process stops the runs with a checkpoint each.
+    """
+    waiting = list(jobs)
+    running: dict[subprocess.Popen[bytes], Job] = {}
+    failed: list[tuple[Job, str]] = []
+    limit = at_once or cores()
+    try:
+        while waiting or running:
+            while waiting and len(running) < limit:
+                job = waiting.pop(0)
+                try:
+                    check_same_settings(job)
+                except LwmError as error:
+                    failed.append((job, str(error)))
+                    print(f"failed   {job.id}: {error}", flush=True)
+                    continue
+                if finished(job):
+                    on_done(job)
+                    continue
+                print(f"started  {job.id}", flush=True)
+                running[start(job)] = job
+            for process in [p for p in running if p.poll() is not None]:
+                job = running.pop(process)
+                if process.returncode == 0 and finished(job):
+                    on_done(job)
+                else:
+                    message = last_words(job, process.returncode)
+                    failed.append((job, message))
+                    print(f"failed   {job.id}: {message}", flush=True)
+            time.sleep(0.2)
+    except BaseException:
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        for process in running:
+            process.wait()
+        raise
+    return failed
 
 
 def check_same_settings(job: Job) -> None:

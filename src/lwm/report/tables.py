@@ -63,10 +63,9 @@ def load(path: Path) -> list[dict[str, str]]:
         found = json.loads(text)
         if not isinstance(found, list):
             return []
+        # Lists in cells are for programs.
         return [
-            {
-                k: _cell(v) for k, v in row.items() if not isinstance(v, list)
-            }  # they are for programs
+            {k: _cell(v) for k, v in row.items() if not isinstance(v, list)}
             for row in found
             if isinstance(row, dict)
         ]
