@@ -132,6 +132,14 @@ def test_traced_targets() -> None:
     assert errors(w, config=config)[0].tolist() == pytest.approx([h(3.25)], abs=1e-9)
 
 
+def test_gap_lowers_the_targets_of_actions_that_are_not_the_best() -> None:
+    # The target network's values in row 0 are 3 and 8, in row 1 both 8.  Action 0 of row 0 is 5
+    # worse than action 1: 1 + 8/2 - 5/2.  Action 1 of row 1 is as good as any: 2 + 3/2.
+    w = window([[0, 0]] * 3, [[h(3), h(8)], [h(8)] * 2, [h(3)] * 2], [0, 0, 1], [0.0, 1.0, 2.0])
+    config = dataclasses.replace(HALF, gap=0.5)
+    assert errors(w, config=config)[0].tolist() == pytest.approx([h(2.5), h(3.5)], abs=1e-9)
+
+
 def test_only_chosen_actions_of_trained_rows_get_a_gradient() -> None:
     q = [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
     w = window(q, [[1, 1]] * 5, [0, 1, 0, 1, 0], [0, 1, 1, 0, 1], last=2)

@@ -122,6 +122,7 @@ def test_what_the_paper_does_not_have_is_off() -> None:
     off = {
         "replay.align_starts": 0,
         "dqn.trace": 0,
+        "dqn.gap": 0,
         "dqn.final_learning_rate": 0,
         "dqn.average": 0,
         "dqn.auxiliary": 0,

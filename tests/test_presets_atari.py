@@ -73,6 +73,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("dqn.gamma", 0.99, f"{DQN}: Discount"),
     ("dqn.n_step", 5, f"{DQN}: N-step"),
     ("dqn.trace", 0.0, OFF),
+    ("dqn.gap", 0.0, OFF),
     ("dqn.tau", 0.005, f"{DQN}: Target Q-network tau"),
     ("dqn.symmetric_share", 0.0, OFF),
     ("dqn.epsilon_base", 0.4, f"{DQN}: Training epsilon 0.4^i"),

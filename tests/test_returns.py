@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lwm.returns import (
+    disadvantage,
     lambda_targets,
     n_step_targets,
     rescale,
@@ -176,3 +177,10 @@ def test_sequence_priority_by_hand() -> None:
     assert sequence_priority(delta, valid, 0.9).tolist() == pytest.approx([2.9, 0.0])
     assert sequence_priority(delta, valid, 0.25).tolist() == pytest.approx([2.25, 0.0])
     assert sequence_priority(delta[:1], valid[:1], 0.5).tolist() == [1.0, 0.0]
+
+
+def test_disadvantage_by_hand() -> None:
+    q = torch.tensor([[[-3.0, -1.0, -7.0], [2.0, 2.0, 1.5]]])
+    assert disadvantage(q, torch.tensor([[0, 0]])).tolist() == [[-2.0, 0.0]]
+    assert disadvantage(q, torch.tensor([[1, 1]])).tolist() == [[0.0, 0.0]]
+    assert disadvantage(q, torch.tensor([[2, 2]])).tolist() == [[-6.0, -0.5]]

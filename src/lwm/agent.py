@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lwm.networks import GRU, DuelingHead, one_hot
-from lwm.returns import lambda_targets, n_step_targets, rescale, unrescale
+from lwm.returns import disadvantage, lambda_targets, n_step_targets, rescale, unrescale
 from lwm.sections import DQNConfig
 from lwm.vision import Normaliser, Trunk
 
@@ -180,7 +180,8 @@ def td_errors(
     q = online.head(states)
     with torch.no_grad():
         best = q.argmax(-1, keepdim=True)
-        v_t = unrescale(target.head(valued).gather(-1, best).squeeze(-1))
+        values = unrescale(target.head(valued))
+        v_t = values.gather(-1, best).squeeze(-1)
         rows = slice(burn_in, None)
         args = (window.reward[rows], window.discount_t[rows], window.is_last[rows], v_t)
         if config.trace > 0:
@@ -188,9 +189,11 @@ def td_errors(
             goal = goal[: len(goal) + 1 - config.n_step]
         else:
             goal = n_step_targets(*args, config.gamma, config.n_step)
+        trained = len(goal)
+        a_t = window.a_tm1[burn_in + 1 : burn_in + 1 + trained]
+        if config.gap > 0:
+            goal = goal + config.gap * disadvantage(values[:trained], a_t)
         goal = rescale(goal)
-    trained = len(goal)
-    a_t = window.a_tm1[burn_in + 1 : burn_in + 1 + trained]
     chosen = q[:trained].gather(-1, a_t[..., None]).squeeze(-1)
     valid = ~window.is_last[burn_in : burn_in + trained]
     return TDOutput((goal - chosen) * valid, valid, q[:trained], states[:trained], a_t)

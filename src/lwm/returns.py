@@ -54,6 +54,15 @@ def lambda_targets(
     return torch.stack(targets[::-1])
 
 
+def disadvantage(q: Tensor, action: Tensor) -> Tensor:
+    """How far an action is below the best one: Q-values [..., A], actions [...] -> [...], <= 0.
+
+    A share of it in an action's target widens the gap between the best action and all others, and
+    leaves the best one's value where it is (advantage learning: Bellemare et al., 2016).
+    """
+    return q.gather(-1, action[..., None]).squeeze(-1) - q.amax(-1)
+
+
 def sequence_priority(delta: Tensor, valid: Tensor, eta: float) -> Tensor:
     """Priority of each window: [U, B] TD errors, [U, B] rows that are trained -> [B] (row 20).
 

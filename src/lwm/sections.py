@@ -167,6 +167,9 @@ class DQNConfig:
     gamma: float = setting(0.99, "discount", 0, 1, "POL DQN")
     n_step: int = setting(1, "steps of the TD target", 1, 1000, "POL DQN")
     trace: float = setting(0.0, "lambda of Q(lambda) targets; 0: n-step targets", 0, 1)
+    gap: float = setting(
+        0.0, "share of an action's disadvantage that its target is lowered by; 0: none", 0, 1
+    )
     tau: float = setting(0.05, "target network's EMA rate per update", 0, 1, "POL DQN")
     epsilon_base: float = setting(
         0.01, "actors' epsilon is base**i", 0, 1, "POL DQN: Training epsilon"
