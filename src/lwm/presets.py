@@ -314,10 +314,11 @@ def best_for(size: int) -> dict[str, Any]:
 
     Trained rows of a window: a good walk, and half as much again.  From 5×5 on the actors see all
     eight orientations at once, eight memories of one walk, whose mean errs less; smaller ones have
-    so few layouts that it pays more to know how they lie.  The preset was made for 5×5; up to 3×3
-    an earlier version of it comes closer to the limit.
+    so few layouts that it pays more to know how they lie.  There a wider gap between actions keeps
+    small errors from deciding; where eight memories act, it would harden each in its own opinion.
+    The preset was made for 5×5; up to 3×3 an earlier version of it comes closer to the limit.
     """
     if size <= 3:
         return dict(_BEST_SMALL)
     rows = {"replay.unroll": min(round(64 / 25 * size**2), 256)}
-    return rows if size == 4 else {**rows, "dqn.symmetric_share": 1.0}
+    return rows | ({"dqn.gap": 0.7} if size == 4 else {"dqn.symmetric_share": 1.0})

@@ -107,6 +107,7 @@ _WITHOUT = (
     "world_model.loss=mse world_model.learning_rate=5e-4",
     "loop.actors=32",
     "dqn.n_step=1",
+    "dqn.gap=0",
     "env.early_steps_per_room=0",
     "intrinsic.final_beta=-1",
     "dqn.final_learning_rate=0",
