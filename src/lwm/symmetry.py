@@ -3,7 +3,8 @@
 A walk through a labyrinth, mirrored or turned, is a walk through another labyrinth: the four
 passage bits and the four actions are permuted alike.  Preset ``best`` learns from 4×4 on from walks
 in random orientations (a stored state belongs to the orientation that it was made in, so only
-windows that start without a past are turned), and acts from 5×5 on on all of them at once.
+windows that start without a past are turned).  An agent can also act on all of them at once
+(``dqn.symmetric_share``).
 """
 
 from __future__ import annotations
