@@ -227,9 +227,11 @@ def test_shares_of_one_last_longer_than_the_schedules() -> None:
     assert config.within(0.49, 0.5) and not config.within(0.5, 0.5) and not config.within(0.0, 0.0)
 
 
-def test_which_sizes_are_learned_in_all_orientations() -> None:
+def test_which_sizes_are_learned_in_all_orientations_and_with_a_gap() -> None:
     best = [load_preset("best", {"env.size": n}) for n in (2, 3, 4, 5, 6)]
     assert [c.replay.symmetry_share for c in best] == [0, 0, 1, 1, 1]
+    assert [c.dqn.gap for c in best] == [0, 0, 0.7, 0.7, 0.7]
+    assert {c.dqn.symmetric_share for c in best} == {0}
 
 
 def test_masked_ends_and_states_that_go_on_in_all_orientations() -> None:
