@@ -17,6 +17,7 @@ from lwm.devices import Metrics
 from lwm.encoder import EncoderLearner, PhiLearner
 from lwm.errors import CheckpointError, RunFailed
 from lwm.intrinsic import Window
+from lwm.networks import round_products
 from lwm.novelty import AnyBonus, Novelty, load_parts, parts_tree
 from lwm.representations import DistillationLearner, InverseLearner
 from lwm.returns import sequence_priority
@@ -51,6 +52,8 @@ class LearnerState:
             dqn = RecurrentDQN(inputs, num_actions, config.dqn, trunk, vectors)
             self.dqn = dqn.to(self.device)
             self.novelty = Novelty(config, sense, num_actions, self.device)
+        if config.unroll_precision == "bfloat16":
+            round_products(self.dqn, *self.novelty.bonus.parts().values())
         self.target = copy.deepcopy(self.dqn).requires_grad_(False)
         averaged = config.dqn.average > 0
         self.average = copy.deepcopy(self.target) if averaged else None

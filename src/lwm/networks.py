@@ -1,8 +1,9 @@
 """Building blocks of the networks: the recurrent unroll and the dueling head.
 
 The GRU is the hot path of the whole system.  It is written as one autograd function over a whole
-window because that is where the time is, twice: ``_CompiledGRU`` calls our own machine code
-(``kernels``), and ``_UnrollGRU`` is what runs where that cannot be had.
+window because that is where the time is: ``_CompiledGRU`` calls our own machine code (``kernels``),
+``_RoundedGRU`` the same with products of bfloat16 where a config asks for them, and ``_UnrollGRU``
+is what runs where neither can be had.
 """
 
 from __future__ import annotations
@@ -121,19 +122,7 @@ class _CompiledGRU(torch.autograd.Function):
         b_hh: Tensor,
         wants_gradient: bool,
     ) -> Tensor:
-        T, B, inputs = x.shape
-        H = h0.shape[1]
-        x = x.contiguous()
-        states = x.new_empty(T + 1, B, H)
-        states[0] = h0
-        # The states before each step; a copy of their own only where some are set to zero.
-        previous = states if keep is None else x.new_empty(T, B, H)
-        gates = x.new_empty(T, B, 4 * H) if wants_gradient else None
-        arrays = (x, keep, w_ih, w_hh, b_ih, b_hh, states, previous, gates)
-        _call("gru_forward", (T, B, inputs, H), arrays)
-        if wants_gradient:
-            ctx.save_for_backward(x, keep, w_ih, w_hh, gates, previous)
-        return states[1:]
+        return _forward("gru_forward", ctx, x, h0, keep, (w_ih, w_hh, b_ih, b_hh), wants_gradient)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -159,13 +148,103 @@ class _CompiledGRU(torch.autograd.Function):
             d_w_ih.addmm_(x[steps].view(rows, inputs).t(), d[:, H:])
             if d_x is not None:
                 torch.mm(d[:, H:], w_ih, out=d_x[steps].view(rows, inputs))
-        d_w_hh = torch.cat([d_w_hh[:, H:], d_w_hh[:, :H]], 1).t()
-        d_b_hh = torch.cat([d_b[H : 3 * H], d_b[:H]])
-        d_h0 = dh if ctx.needs_input_grad[1] else None
-        return d_x, d_h0, None, d_w_ih.t(), d_w_hh, d_b[H:], d_b_hh, None
+        return _gradients(ctx, d_x, dh, d_w_ih, d_w_hh, d_b)
+
+
+class _RoundedGRU(torch.autograd.Function):
+    """The same by ``kernels/gru_bf16.cpp``: what is multiplied is rounded to bfloat16, what is
+    summed, kept and handed on is float32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        h0: Tensor,
+        keep: Tensor | None,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor,
+        b_hh: Tensor,
+        wants_gradient: bool,
+    ) -> Tensor:
+        weights = (w_ih, w_hh, b_ih, b_hh)
+        return _forward("gru_bf16_forward", ctx, x, h0, keep, weights, wants_gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, keep, w_ih, w_hh, gates, previous = ctx.saved_tensors
+        T, B, inputs = x.shape
+        H = w_hh.shape[1]
+        dh, d_b = x.new_zeros(B, H), x.new_zeros(4 * H)
+        d_w_hh, d_w_ih = x.new_zeros(H, 3 * H), x.new_zeros(inputs, 3 * H)
+        d_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        into = (d_x, d_w_ih, d_w_hh, d_b, dh)
+        arrays = (grads[0].contiguous(), keep, x, w_ih, w_hh, gates, previous, *into)
+        _call("gru_bf16_backward", (T, B, inputs, H), arrays)
+        return _gradients(ctx, d_x, dh, d_w_ih, d_w_hh, d_b)
 
 
 _CHUNK_ROWS = 512
+
+
+def _forward(
+    name: str,
+    ctx: Any,
+    x: Tensor,
+    h0: Tensor,
+    keep: Tensor | None,
+    weights: tuple[Tensor, ...],
+    wants_gradient: bool,
+) -> Tensor:
+    """A compiled forward pass: the states after each row [T, B, H]."""
+    T, B, inputs = x.shape
+    H = h0.shape[1]
+    x = x.contiguous()
+    states = x.new_empty(T + 1, B, H)
+    states[0] = h0
+    # The states before each step; a copy of their own only where some are set to zero.
+    previous = states if keep is None else x.new_empty(T, B, H)
+    gates = x.new_empty(T, B, 4 * H) if wants_gradient else None
+    _call(name, (T, B, inputs, H), (x, keep, *weights, states, previous, gates))
+    if wants_gradient:
+        ctx.save_for_backward(x, keep, *weights[:2], gates, previous)
+    return states[1:]
+
+
+def _gradients(
+    ctx: Any, d_x: Tensor | None, dh: Tensor, d_w_ih: Tensor, d_w_hh: Tensor, d_b: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The compiled order of the gates (candidate's recurrent part, reset, update, candidate) as
+    torch has it, for each argument of ``forward``."""
+    H = dh.shape[1]
+    d_w_hh = torch.cat([d_w_hh[:, H:], d_w_hh[:, :H]], 1).t()
+    d_b_hh = torch.cat([d_b[H : 3 * H], d_b[:H]])
+    d_h0 = dh if ctx.needs_input_grad[1] else None
+    return d_x, d_h0, None, d_w_ih.t(), d_w_hh, d_b[H:], d_b_hh, None
+
+
+class _RoundedLinear(torch.autograd.Function):
+    """x [..., inputs] -> [..., outputs] by ``kernels/linear_bf16.cpp``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        x = x.contiguous()
+        outputs, inputs = weight.shape
+        y = x.new_empty(*x.shape[:-1], outputs)
+        sizes = (x.numel() // inputs, inputs, outputs)
+        _call("linear_bf16_forward", sizes, (x, weight, bias, y))
+        ctx.save_for_backward(x, weight)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        outputs, inputs = weight.shape
+        d_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        d_w, d_b = x.new_zeros(inputs, outputs), x.new_zeros(outputs)
+        arrays = (x, weight, grads[0].contiguous(), d_x, d_w, d_b)
+        _call("linear_bf16_backward", (x.numel() // inputs, inputs, outputs), arrays)
+        return d_x, d_w.t(), d_b
 
 
 def _cuts(is_first: Tensor) -> list[bool]:
@@ -183,6 +262,9 @@ def _call(name: str, sizes: tuple[int, ...], arrays: tuple[Tensor | None, ...]) 
 
 class GRU(nn.Module):
     """A one-layer GRU that can be stepped (actors) and unrolled with resets (learner)."""
+
+    rounded = False
+    """Products of unrolled windows in bfloat16, where the processor has them."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -208,7 +290,8 @@ class GRU(nn.Module):
         keep = (~is_first).to(x.dtype) if is_first is not None and any(cuts) else None
         if self._compiled(x):
             wants = torch.is_grad_enabled() and any(v.requires_grad for v in (x, h, *weights))
-            return _CompiledGRU.apply(x, h, keep, *weights, wants)
+            unroll = _RoundedGRU if self.rounded and kernels.multiplies_bfloat16() else _CompiledGRU
+            return unroll.apply(x, h, keep, *weights, wants)
         if keep is None:
             return _UnrollGRU.apply(x, h, None, *weights, None)
         return _UnrollGRU.apply(x, h, keep[..., None], *weights, cuts)
@@ -239,13 +322,41 @@ class FeedForward(nn.Module):
         return F.relu(self.layer(x))
 
 
+class Dense(nn.Linear):
+    """A linear layer whose products, on windows [T, B, inputs], can be of bfloat16."""
+
+    rounded = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> [..., outputs]."""
+        if self.rounded and x.dim() == 3 and self._compiled(x):
+            return _RoundedLinear.apply(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
+
+    def _compiled(self, x: Tensor) -> bool:
+        made = kernels.library() if x.is_cpu and x.dtype == torch.float32 else None
+        if made is None or not kernels.multiplies_bfloat16():
+            return False
+        sizes = (self.in_features, self.out_features)
+        return all(size % made.gru_width() == 0 for size in sizes)
+
+
+def round_products(*parts: nn.Module | torch.optim.Optimizer) -> None:
+    """From now on these networks unroll windows with products of bfloat16, where the processor has
+    them; the optimisers among the parts are left alone."""
+    for net in parts:
+        for layer in net.modules() if isinstance(net, nn.Module) else ():
+            if isinstance(layer, GRU | Dense):
+                layer.rounded = True
+
+
 class DuelingHead(nn.Module):
     """Q = V + A - mean A; each stream one hidden layer; the advantage output has no bias."""
 
     def __init__(self, inputs: int, hidden: int, num_actions: int) -> None:
         super().__init__()
         # Both first layers as one multiplication: rows [:hidden] are the advantage's.
-        self.first = nn.Linear(inputs, 2 * hidden)
+        self.first = Dense(inputs, 2 * hidden)
         self.advantage = nn.Linear(hidden, num_actions, bias=False)
         self.value = nn.Linear(hidden, 1)
         self.width = hidden
