@@ -138,16 +138,23 @@ def _rounded_steps(core: GRU, x: Tensor, is_first: Tensor, h: Tensor) -> Tensor:
 
 
 @needs_bfloat16
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     "rows, batch, inputs, hidden",
     [(1, 1, 1, 16), (5, 7, 3, 48), (9, 9, 33, 128), (70, 17, 5, 64), (3, 300, 4, 16)],
 )
-def test_rounded_states_and_gradients(rows: int, batch: int, inputs: int, hidden: int) -> None:
+def test_rounded_states_and_gradients(
+    rows: int,
+    batch: int,
+    inputs: int,
+    hidden: int,
+    threads: int,
+) -> None:
     """States as float64 has them for rounded factors; gradients within what rounding leaves."""
     torch.manual_seed(rows)
     core = GRU(inputs, hidden)
     rough = copy.deepcopy(core)
-    round_products(rough)
+    round_products(threads, rough)
     x = torch.randn(rows, batch, inputs, requires_grad=True)
     h = torch.randn(batch, hidden, requires_grad=True)
     is_first = torch.rand(rows, batch) < 0.1
@@ -169,16 +176,21 @@ def test_rounded_states_and_gradients(rows: int, batch: int, inputs: int, hidden
 
 
 @needs_bfloat16
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     "rows, batch, inputs, outputs", [(1, 1, 16, 16), (3, 5, 32, 48), (70, 9, 128, 256)]
 )
 def test_rounded_layer_is_exact_where_nothing_is_rounded(
-    rows: int, batch: int, inputs: int, outputs: int
+    rows: int,
+    batch: int,
+    inputs: int,
+    outputs: int,
+    threads: int,
 ) -> None:
     torch.manual_seed(rows)
     layer = Dense(inputs, outputs)
     rough = copy.deepcopy(layer)
-    round_products(rough)
+    round_products(threads, rough)
     with torch.no_grad():  # small whole numbers: every product and sum is exact in any order
         for v in (*layer.parameters(), *rough.parameters()):
             v.copy_(torch.randint(-8, 8, v.shape, generator=torch.Generator().manual_seed(v.dim())))
@@ -198,18 +210,19 @@ def test_rounded_layer_rounds_windows_and_nothing_else() -> None:
     layer = Dense(16, 16)
     x = torch.randn(4, 3, 16)
     window, rows = layer(x), layer(x[0])
-    round_products(layer)
+    round_products(1, layer)
     assert not torch.equal(layer(x), window)
     assert torch.equal(layer(x[0]), rows)  # what an actor does
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_config_says_what_is_rounded(precision: str) -> None:
-    state = LearnerState(load_preset("debug", {"unroll_precision": precision}), 4, 4)
+    changes = {"unroll_precision": precision, "unroll_threads": 2}
+    state = LearnerState(load_preset("debug", changes), 4, 4)
     model = state.bonus.parts()["world_model"]
     layers = [m for net in (state.dqn, state.target, model) for m in net.modules()]
     marks = [m.rounded for m in layers if isinstance(m, GRU | Dense)]
-    assert marks == [precision == "bfloat16"] * 6
+    assert marks == [2 if precision == "bfloat16" else 0] * 6
 
 
 def _describe(**environment: str) -> str:

@@ -27,6 +27,7 @@ PAPER: list[tuple[str, Any, str]] = [
     ("device", "cpu", OURS),
     ("precision", "auto", "row 17"),
     ("unroll_precision", "float32", "row 17: what is behind the CNNs"),
+    ("unroll_threads", 1, OURS),
     # Table "Atari pre-processing".  Frame stack, pooling, grey, 84 x 84 and unclipped rewards are
     # no settings: the environment knows nothing else.
     ("atari.game", "montezuma_revenge", "Sec. 4.2: one of six"),

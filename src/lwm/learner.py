@@ -53,7 +53,8 @@ class LearnerState:
             self.dqn = dqn.to(self.device)
             self.novelty = Novelty(config, sense, num_actions, self.device)
         if config.unroll_precision == "bfloat16":
-            round_products(self.dqn, *self.novelty.bonus.parts().values())
+            parts = self.novelty.bonus.parts().values()
+            round_products(config.unroll_threads, self.dqn, *parts)
         self.target = copy.deepcopy(self.dqn).requires_grad_(False)
         averaged = config.dqn.average > 0
         self.average = copy.deepcopy(self.target) if averaged else None

@@ -122,7 +122,8 @@ class _CompiledGRU(torch.autograd.Function):
         b_hh: Tensor,
         wants_gradient: bool,
     ) -> Tensor:
-        return _forward("gru_forward", ctx, x, h0, keep, (w_ih, w_hh, b_ih, b_hh), wants_gradient)
+        weights = (w_ih, w_hh, b_ih, b_hh)
+        return _forward("gru_forward", (), ctx, x, h0, keep, weights, wants_gradient)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -166,29 +167,38 @@ class _RoundedGRU(torch.autograd.Function):
         b_ih: Tensor,
         b_hh: Tensor,
         wants_gradient: bool,
+        threads: int,
     ) -> Tensor:
+        ctx.threads = threads
         weights = (w_ih, w_hh, b_ih, b_hh)
-        return _forward("gru_bf16_forward", ctx, x, h0, keep, weights, wants_gradient)
+        return _forward("gru_bf16_forward", (threads,), ctx, x, h0, keep, weights, wants_gradient)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, keep, w_ih, w_hh, gates, previous = ctx.saved_tensors
         T, B, inputs = x.shape
-        H = w_hh.shape[1]
-        dh, d_b = x.new_zeros(B, H), x.new_zeros(4 * H)
-        d_w_hh, d_w_ih = x.new_zeros(H, 3 * H), x.new_zeros(inputs, 3 * H)
+        H, shares = w_hh.shape[1], ctx.threads
+        dh, d_b = x.new_zeros(B, H), x.new_zeros(shares, 4 * H)
+        d_w_hh, d_w_ih = x.new_zeros(shares, H, 3 * H), x.new_zeros(shares, inputs, 3 * H)
         d_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         into = (d_x, d_w_ih, d_w_hh, d_b, dh)
         arrays = (grads[0].contiguous(), keep, x, w_ih, w_hh, gates, previous, *into)
-        _call("gru_bf16_backward", (T, B, inputs, H), arrays)
-        return _gradients(ctx, d_x, dh, d_w_ih, d_w_hh, d_b)
+        _call("gru_bf16_backward", (shares, T, B, inputs, H), arrays)
+        sums = (_joined(v) for v in (d_w_ih, d_w_hh, d_b))
+        return (*_gradients(ctx, d_x, dh, *sums), None)
 
 
 _CHUNK_ROWS = 512
 
 
+def _joined(shares: Tensor) -> Tensor:
+    """[threads, ...] -> their sum."""
+    return shares[0] if len(shares) == 1 else shares.sum(0)
+
+
 def _forward(
     name: str,
+    shares: tuple[int, ...],
     ctx: Any,
     x: Tensor,
     h0: Tensor,
@@ -196,7 +206,8 @@ def _forward(
     weights: tuple[Tensor, ...],
     wants_gradient: bool,
 ) -> Tensor:
-    """A compiled forward pass: the states after each row [T, B, H]."""
+    """A compiled forward pass: the states after each row [T, B, H].  ``shares``: the number of
+    threads, for one that takes it."""
     T, B, inputs = x.shape
     H = h0.shape[1]
     x = x.contiguous()
@@ -205,7 +216,7 @@ def _forward(
     # The states before each step; a copy of their own only where some are set to zero.
     previous = states if keep is None else x.new_empty(T, B, H)
     gates = x.new_empty(T, B, 4 * H) if wants_gradient else None
-    _call(name, (T, B, inputs, H), (x, keep, *weights, states, previous, gates))
+    _call(name, (*shares, T, B, inputs, H), (x, keep, *weights, states, previous, gates))
     if wants_gradient:
         ctx.save_for_backward(x, keep, *weights[:2], gates, previous)
     return states[1:]
@@ -227,11 +238,12 @@ class _RoundedLinear(torch.autograd.Function):
     """x [..., inputs] -> [..., outputs] by ``kernels/linear_bf16.cpp``."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, threads: int) -> Tensor:
+        ctx.threads = threads
         x = x.contiguous()
         outputs, inputs = weight.shape
         y = x.new_empty(*x.shape[:-1], outputs)
-        sizes = (x.numel() // inputs, inputs, outputs)
+        sizes = (threads, x.numel() // inputs, inputs, outputs)
         _call("linear_bf16_forward", sizes, (x, weight, bias, y))
         ctx.save_for_backward(x, weight)
         return y
@@ -241,10 +253,11 @@ class _RoundedLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         outputs, inputs = weight.shape
         d_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        d_w, d_b = x.new_zeros(inputs, outputs), x.new_zeros(outputs)
+        shares = ctx.threads
+        d_w, d_b = x.new_zeros(shares, inputs, outputs), x.new_zeros(shares, outputs)
         arrays = (x, weight, grads[0].contiguous(), d_x, d_w, d_b)
-        _call("linear_bf16_backward", (x.numel() // inputs, inputs, outputs), arrays)
-        return d_x, d_w.t(), d_b
+        _call("linear_bf16_backward", (shares, x.numel() // inputs, inputs, outputs), arrays)
+        return d_x, _joined(d_w).t(), _joined(d_b), None
 
 
 def _cuts(is_first: Tensor) -> list[bool]:
@@ -263,8 +276,9 @@ def _call(name: str, sizes: tuple[int, ...], arrays: tuple[Tensor | None, ...]) 
 class GRU(nn.Module):
     """A one-layer GRU that can be stepped (actors) and unrolled with resets (learner)."""
 
-    rounded = False
-    """Products of unrolled windows in bfloat16, where the processor has them."""
+    rounded = 0
+    """Threads that unroll windows with products of bfloat16, where the processor has them; 0: in
+    float32."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -290,8 +304,9 @@ class GRU(nn.Module):
         keep = (~is_first).to(x.dtype) if is_first is not None and any(cuts) else None
         if self._compiled(x):
             wants = torch.is_grad_enabled() and any(v.requires_grad for v in (x, h, *weights))
-            unroll = _RoundedGRU if self.rounded and kernels.multiplies_bfloat16() else _CompiledGRU
-            return unroll.apply(x, h, keep, *weights, wants)
+            if self.rounded and kernels.multiplies_bfloat16():
+                return _RoundedGRU.apply(x, h, keep, *weights, wants, self.rounded)
+            return _CompiledGRU.apply(x, h, keep, *weights, wants)
         if keep is None:
             return _UnrollGRU.apply(x, h, None, *weights, None)
         return _UnrollGRU.apply(x, h, keep[..., None], *weights, cuts)
@@ -325,12 +340,13 @@ class FeedForward(nn.Module):
 class Dense(nn.Linear):
     """A linear layer whose products, on windows [T, B, inputs], can be of bfloat16."""
 
-    rounded = False
+    rounded = 0
+    """As of ``GRU``."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
         if self.rounded and x.dim() == 3 and self._compiled(x):
-            return _RoundedLinear.apply(x, self.weight, self.bias)
+            return _RoundedLinear.apply(x, self.weight, self.bias, self.rounded)
         return F.linear(x, self.weight, self.bias)
 
     def _compiled(self, x: Tensor) -> bool:
@@ -341,13 +357,13 @@ class Dense(nn.Linear):
         return all(size % made.gru_width() == 0 for size in sizes)
 
 
-def round_products(*parts: nn.Module | torch.optim.Optimizer) -> None:
+def round_products(threads: int, *parts: nn.Module | torch.optim.Optimizer) -> None:
     """From now on these networks unroll windows with products of bfloat16, where the processor has
-    them; the optimisers among the parts are left alone."""
+    them, on so many threads; the optimisers among the parts are left alone."""
     for net in parts:
         for layer in net.modules() if isinstance(net, nn.Module) else ():
             if isinstance(layer, GRU | Dense):
-                layer.rounded = True
+                layer.rounded = threads
 
 
 class DuelingHead(nn.Module):

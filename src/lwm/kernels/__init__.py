@@ -21,7 +21,7 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 _SOURCES = tuple(_HERE / f"{name}.cpp" for name in ("gru", "gru_bf16", "linear_bf16"))
 _HEADERS = tuple(_HERE / f"{name}.h" for name in ("pairs", "vectors"))
-_FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 
 
@@ -103,8 +103,8 @@ def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
     made.gru_forward.argtypes = [_LONG] * 4 + [_POINTER] * 9
     made.gru_backward.argtypes = [_LONG] * 3 + [_POINTER] * 8
     if made.has_bf16():
-        made.gru_bf16_forward.argtypes = [_LONG] * 4 + [_POINTER] * 9
-        made.gru_bf16_backward.argtypes = [_LONG] * 4 + [_POINTER] * 12
-        made.linear_bf16_forward.argtypes = [_LONG] * 3 + [_POINTER] * 4
-        made.linear_bf16_backward.argtypes = [_LONG] * 3 + [_POINTER] * 6
+        made.gru_bf16_forward.argtypes = [_LONG] * 5 + [_POINTER] * 9
+        made.gru_bf16_backward.argtypes = [_LONG] * 5 + [_POINTER] * 12
+        made.linear_bf16_forward.argtypes = [_LONG] * 4 + [_POINTER] * 4
+        made.linear_bf16_backward.argtypes = [_LONG] * 4 + [_POINTER] * 6
     return made

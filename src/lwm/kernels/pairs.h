@@ -12,6 +12,10 @@
 
 #include <immintrin.h>
 
+#include <system_error>
+#include <thread>
+#include <vector>
+
 typedef uint32_t pair;  // two bfloat16 that a product takes together
 
 enum { CHUNK = 128 };  // pairs of rows whose gradients wait in the cache for the weights' product
@@ -95,6 +99,32 @@ static void product(long rows, long columns, long depth, const pair *a, long row
 }
 
 static pair *memory(long pairs) { return static_cast<pair *>(std::aligned_alloc(64, padded(pairs) * sizeof(pair))); }
+
+static inline bool all_of(const std::vector<char> &done) {
+    for (char one : done)
+        if (!one) return false;
+    return true;
+}
+
+// work(part, begin, end) for each of `parts` shares of the rows, in whole tiles, on a thread each.
+template <class Work>
+static void share(long parts, long rows, Work work) {
+    const long tiles = (rows + ROWS - 1) / ROWS;
+    auto run = [&](long part) {
+        const long end = tiles * (part + 1) / parts * ROWS;
+        work(part, tiles * part / parts * ROWS, end < rows ? end : rows);
+    };
+    std::vector<std::thread> threads;
+    for (long part = 1; part < parts; part++) {
+        try {
+            threads.emplace_back(run, part);
+        } catch (const std::system_error &) {  // none to be had: this thread does it
+            run(part);
+        }
+    }
+    run(0);
+    for (std::thread &thread : threads) thread.join();
+}
 
 #else
 #define HAS_PAIRS 0
