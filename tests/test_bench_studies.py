@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lwm.bench import check, common, growth, instructions, startup, sweep
+from lwm.bench import check, common, growth, instructions, report, startup, sweep
 from lwm.bench.report import Row, markdown
 from lwm.cli import main
 from lwm.config import PRESETS, load_preset
@@ -22,10 +22,10 @@ from lwm.errors import BadInput, RunFailed
 from lwm.training import Trainer
 
 
-def rows(**changes: float | None) -> list[Row]:
+def rows(dtype: str = "float32", **changes: float | None) -> list[Row]:
     """Three stages that explain 0.95 of the cycle; ``changes``: of the second one."""
     empty: Row = dict.fromkeys(common.COLUMNS)
-    empty |= {"workload": "labyrinth", "cores": 1}
+    empty |= {"workload": "labyrinth", "cores": 1, "dtype": dtype}
     env = {"stage": "env", "share": 0.25, "of_copy": 0.1, "of_theirs": 60.0}
     act = {"stage": "act", "share": 0.69, "of_matmul": 0.5, "of_copy": 0.4, **changes}
     tiny = {"stage": "priorities", "share": 0.01, "of_copy": 0.5}
@@ -98,13 +98,56 @@ def test_the_guard_as_a_command(
     monkeypatch.setattr(labyrinth, "measured", lambda *_: (rows(), []))
     assert main(["bench", "check", "--out", str(out)]) == 0
     assert capsys.readouterr().out == (
-        "labyrinth, 1 core(s): 5 ratios, none lost (limit 15%)\ncounted\n"
+        "labyrinth, 1 core(s), float32: 5 ratios, none lost (limit 15%)\ncounted\n"
     )
     monkeypatch.setattr(labyrinth, "measured", lambda *_: (rows(of_matmul=0.3), []))
     assert main(["bench", "check", "--out", str(out)]) == 1
     stdout, stderr = capsys.readouterr()
     assert stdout == "labyrinth act: of_matmul 0.300, was 0.500 (40% lost)\n"
     assert stderr == "lwm: 1 ratios fell by more than 15%\n"
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_the_guard_measures_each_precision_that_the_processor_has(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    has: bool,
+) -> None:
+    from lwm.bench import labyrinth
+
+    out = tmp_path / "bench.json"
+    out.write_text(json.dumps([*rows(), *rows(dtype="bfloat16")]), encoding="utf-8")
+    asked: list[str] = []
+
+    def measured(_seconds: float, _cores: int, precision: str) -> tuple[list[Any], list[str]]:
+        asked.append(precision)
+        return rows(dtype=precision), []
+
+    monkeypatch.setattr(instructions, "run", lambda check: "counted")
+    monkeypatch.setattr(labyrinth, "measured", measured)
+    monkeypatch.setattr(check.kernels, "multiplies_bfloat16", lambda: has)
+    assert main(["bench", "check", "--out", str(out)]) == 0
+    assert asked == ["float32", "bfloat16"][: 1 + has]
+    told = capsys.readouterr().out
+    assert ("labyrinth, bfloat16: left out" in told) is not has
+
+
+def test_rows_of_two_precisions_stand_side_by_side(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    report.write(out, rows())
+    report.write(out, rows(dtype="bfloat16"))
+    report.write(out, rows(of_matmul=0.6))
+    found = [(r["dtype"], r["of_matmul"]) for r in report.read(out) if r["stage"] == "act"]
+    assert found == [("bfloat16", 0.5), ("float32", 0.6)]
+
+
+def test_products_that_the_processor_lacks_are_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check.kernels, "multiplies_bfloat16", lambda: False)
+    assert main(["bench", "labyrinth", "--precision", "bfloat16"]) == 2
+    assert "has no such products" in capsys.readouterr().err
 
 
 def test_counts_are_compared_where_versions_agree() -> None:

@@ -14,10 +14,15 @@ import torch
 from torch import Tensor
 
 from lwm import kernels
-from lwm.networks import GRU
+from lwm.config import load_preset
+from lwm.learner import LearnerState
+from lwm.networks import GRU, Dense, round_products
 
 needs_compiler = pytest.mark.skipif(
     kernels.library() is None, reason="no C++ compiler here: torch unrolls the GRUs"
+)
+needs_bfloat16 = pytest.mark.skipif(
+    not kernels.multiplies_bfloat16(), reason="no products of bfloat16 (AVX512-BF16) here"
 )
 
 
@@ -109,6 +114,115 @@ def test_arrays_that_are_not_contiguous() -> None:
     ]
     for a, b in zip(*grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def _rounded_steps(core: GRU, x: Tensor, is_first: Tensor, h: Tensor) -> Tensor:
+    """Steps in float64 of what the products see: everything rounded to bfloat16."""
+
+    def rounded(v: Tensor) -> Tensor:
+        return v.float().bfloat16().double()
+
+    c, states = core.cell, []
+    weights = (rounded(c.weight_ih), rounded(c.weight_hh), c.bias_ih.double(), c.bias_hh.double())
+    w_ih, w_hh, b_ih, b_hh = weights
+    h = h.double()
+    for t in range(len(x)):
+        h = h * ~is_first[t][:, None]
+        r, z, n = (rounded(x[t]) @ w_ih.t() + b_ih).chunk(3, 1)
+        r_h, z_h, n_h = (rounded(h) @ w_hh.t() + b_hh).chunk(3, 1)
+        r, z = torch.sigmoid(r + r_h), torch.sigmoid(z + z_h)
+        n = torch.tanh(n + r * n_h)
+        h = n + z * (h - n)
+        states.append(h)
+    return torch.stack(states)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "rows, batch, inputs, hidden",
+    [(1, 1, 1, 16), (5, 7, 3, 48), (9, 9, 33, 128), (70, 17, 5, 64), (3, 300, 4, 16)],
+)
+def test_rounded_states_and_gradients(
+    rows: int,
+    batch: int,
+    inputs: int,
+    hidden: int,
+    threads: int,
+) -> None:
+    """States as float64 has them for rounded factors; gradients within what rounding leaves."""
+    torch.manual_seed(rows)
+    core = GRU(inputs, hidden)
+    rough = copy.deepcopy(core)
+    round_products(threads, rough)
+    x = torch.randn(rows, batch, inputs, requires_grad=True)
+    h = torch.randn(batch, hidden, requires_grad=True)
+    is_first = torch.rand(rows, batch) < 0.1
+    weight = torch.randn(rows, batch, hidden)
+    out = [net.unroll(x, is_first, h) for net in (rough, core)]
+    assert not torch.equal(*out)
+    # A state at the edge between two bfloat16 may be rounded to the other one.
+    torch.testing.assert_close(
+        out[0].double(), _rounded_steps(core, x, is_first, h), rtol=0, atol=2e-3
+    )
+    grads = [
+        torch.autograd.grad((y * weight).sum(), [x, h, *net.parameters()])
+        for net, y in zip((rough, core), out, strict=True)
+    ]
+    for ours, truth in zip(*grads, strict=True):
+        assert (ours - truth).norm() < 0.01 * truth.norm()
+    with torch.no_grad():
+        assert torch.equal(rough.unroll(x, is_first, h), out[0])
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "rows, batch, inputs, outputs", [(1, 1, 16, 16), (3, 5, 32, 48), (70, 9, 128, 256)]
+)
+def test_rounded_layer_is_exact_where_nothing_is_rounded(
+    rows: int,
+    batch: int,
+    inputs: int,
+    outputs: int,
+    threads: int,
+) -> None:
+    torch.manual_seed(rows)
+    layer = Dense(inputs, outputs)
+    rough = copy.deepcopy(layer)
+    round_products(threads, rough)
+    with torch.no_grad():  # small whole numbers: every product and sum is exact in any order
+        for v in (*layer.parameters(), *rough.parameters()):
+            v.copy_(torch.randint(-8, 8, v.shape, generator=torch.Generator().manual_seed(v.dim())))
+    x = torch.randint(-8, 8, (rows, batch, inputs)).float().requires_grad_()
+    weight = torch.randint(-8, 8, (rows, batch, outputs)).float()
+    results = []
+    for net in (rough, layer):
+        y = net(x)
+        grads = torch.autograd.grad((y * weight).sum(), [x, *net.parameters()])
+        results.append([y, *grads])
+    for ours, truth in zip(*results, strict=True):
+        assert torch.equal(ours, truth)
+
+
+@needs_bfloat16
+def test_rounded_layer_rounds_windows_and_nothing_else() -> None:
+    layer = Dense(16, 16)
+    x = torch.randn(4, 3, 16)
+    window, rows = layer(x), layer(x[0])
+    round_products(1, layer)
+    assert not torch.equal(layer(x), window)
+    assert torch.equal(layer(x[0]), rows)  # what an actor does
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_config_says_what_is_rounded(precision: str) -> None:
+    changes = {"unroll_precision": precision, "unroll_threads": 2}
+    state = LearnerState(load_preset("debug", changes), 4, 4)
+    model = state.bonus.parts()["world_model"]
+    layers = [m for net in (state.dqn, state.target, model) for m in net.modules()]
+    marks = [m.rounded for m in layers if isinstance(m, GRU | Dense)]
+    assert marks == [2 if precision == "bfloat16" else 0] * 6
 
 
 def _describe(**environment: str) -> str:

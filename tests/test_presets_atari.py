@@ -26,6 +26,8 @@ PAPER: list[tuple[str, Any, str]] = [
     ("threads", 1, "row 29"),
     ("device", "cpu", OURS),
     ("precision", "auto", "row 17"),
+    ("unroll_precision", "float32", "row 17: what is behind the CNNs"),
+    ("unroll_threads", 1, OURS),
     # Table "Atari pre-processing".  Frame stack, pooling, grey, 84 x 84 and unclipped rewards are
     # no settings: the environment knows nothing else.
     ("atari.game", "montezuma_revenge", "Sec. 4.2: one of six"),

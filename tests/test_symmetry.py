@@ -231,6 +231,7 @@ def test_which_sizes_are_learned_in_all_orientations_and_with_a_gap() -> None:
     best = [load_preset("best", {"env.size": n}) for n in (2, 3, 4, 5, 6)]
     assert [c.replay.symmetry_share for c in best] == [0, 0, 1, 1, 1]
     assert [c.dqn.gap for c in best] == [0, 0, 0.7, 0.7, 0.7]
+    assert [c.dqn.epsilon_base for c in best] == [0.1, 0.1, 0.1, 0.01, 0.01]
     assert {c.dqn.symmetric_share for c in best} == {0}
 
 

@@ -159,6 +159,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--cores", type=_count, help="workloads: BLAS threads of the learner's process")
     p.add_argument("--seconds", type=_seconds, help="about how long to measure")
+    p.add_argument(
+        "--precision",
+        choices=["float32", "bfloat16"],
+        help="labyrinth: unroll_precision of the run (default: float32)",
+    )
     p.add_argument("--frames", type=_count, help="growth: capacity of the Atari replay")
     p.add_argument("--size", type=_count, help="sooner: rooms per side (default: 4)")
     p.add_argument("--out", type=Path, help="file of the rows (default: in results/)")

@@ -23,8 +23,11 @@ from lwm.config import (
 from lwm.errors import BadInput
 from lwm.settings import hint
 
-BENCHED = ("labyrinth", "atari")
-"""Workloads that ``lwm bench`` takes apart by stage."""
+BENCHED = {
+    "labyrinth": ("cores", "seconds", "precision", "out"),
+    "atari": ("cores", "seconds", "out"),
+}
+"""Workloads that ``lwm bench`` takes apart by stage, and the flags that mean something there."""
 STUDIES = {
     "bonus": ("cores", "seconds", "out"),
     "growth": ("seconds", "frames", "out"),
@@ -294,10 +297,10 @@ def bench(args: argparse.Namespace) -> int:
     """``lwm bench``."""
     from importlib import import_module
 
-    meant = STUDIES.get(args.what, ("cores", "seconds", "out"))
+    meant = {**BENCHED, **STUDIES}[args.what]
     given = {
         flag: getattr(args, flag)
-        for flag in ("cores", "seconds", "frames", "size", "out")
+        for flag in ("cores", "seconds", "precision", "frames", "size", "out")
         if getattr(args, flag) is not None
     }
     foreign = [flag for flag in given if flag not in meant]

@@ -69,6 +69,14 @@ class Config:
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "arithmetic of the convolutions; auto: bfloat16 where the device has it; row 17"
     )
+    unroll_precision: Literal["float32", "bfloat16"] = setting(
+        "float32",
+        "products of windows in the GRUs and the layers behind them, while learning; bfloat16: "
+        "rounded before they are multiplied, where the processor has it, sums in float32",
+    )
+    unroll_threads: int = setting(
+        1, "with unroll_precision=bfloat16: threads that share the windows of a batch", 1, 64
+    )
     env: EnvConfig = field(default_factory=EnvConfig)
     atari: AtariConfig = field(default_factory=AtariConfig)
     gym: GymConfig = field(default_factory=GymConfig)

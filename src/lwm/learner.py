@@ -17,6 +17,7 @@ from lwm.devices import Metrics
 from lwm.encoder import EncoderLearner, PhiLearner
 from lwm.errors import CheckpointError, RunFailed
 from lwm.intrinsic import Window
+from lwm.networks import round_products
 from lwm.novelty import AnyBonus, Novelty, load_parts, parts_tree
 from lwm.representations import DistillationLearner, InverseLearner
 from lwm.returns import sequence_priority
@@ -51,6 +52,9 @@ class LearnerState:
             dqn = RecurrentDQN(inputs, num_actions, config.dqn, trunk, vectors)
             self.dqn = dqn.to(self.device)
             self.novelty = Novelty(config, sense, num_actions, self.device)
+        if config.unroll_precision == "bfloat16":
+            parts = self.novelty.bonus.parts().values()
+            round_products(config.unroll_threads, self.dqn, *parts)
         self.target = copy.deepcopy(self.dqn).requires_grad_(False)
         averaged = config.dqn.average > 0
         self.average = copy.deepcopy(self.target) if averaged else None

@@ -1,8 +1,9 @@
 """Building blocks of the networks: the recurrent unroll and the dueling head.
 
 The GRU is the hot path of the whole system.  It is written as one autograd function over a whole
-window because that is where the time is, twice: ``_CompiledGRU`` calls our own machine code
-(``kernels``), and ``_UnrollGRU`` is what runs where that cannot be had.
+window because that is where the time is: ``_CompiledGRU`` calls our own machine code (``kernels``),
+``_RoundedGRU`` the same with products of bfloat16 where a config asks for them, and ``_UnrollGRU``
+is what runs where neither can be had.
 """
 
 from __future__ import annotations
@@ -121,19 +122,8 @@ class _CompiledGRU(torch.autograd.Function):
         b_hh: Tensor,
         wants_gradient: bool,
     ) -> Tensor:
-        T, B, inputs = x.shape
-        H = h0.shape[1]
-        x = x.contiguous()
-        states = x.new_empty(T + 1, B, H)
-        states[0] = h0
-        # The states before each step; a copy of their own only where some are set to zero.
-        previous = states if keep is None else x.new_empty(T, B, H)
-        gates = x.new_empty(T, B, 4 * H) if wants_gradient else None
-        arrays = (x, keep, w_ih, w_hh, b_ih, b_hh, states, previous, gates)
-        _call("gru_forward", (T, B, inputs, H), arrays)
-        if wants_gradient:
-            ctx.save_for_backward(x, keep, w_ih, w_hh, gates, previous)
-        return states[1:]
+        weights = (w_ih, w_hh, b_ih, b_hh)
+        return _forward("gru_forward", (), ctx, x, h0, keep, weights, wants_gradient)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -159,13 +149,115 @@ class _CompiledGRU(torch.autograd.Function):
             d_w_ih.addmm_(x[steps].view(rows, inputs).t(), d[:, H:])
             if d_x is not None:
                 torch.mm(d[:, H:], w_ih, out=d_x[steps].view(rows, inputs))
-        d_w_hh = torch.cat([d_w_hh[:, H:], d_w_hh[:, :H]], 1).t()
-        d_b_hh = torch.cat([d_b[H : 3 * H], d_b[:H]])
-        d_h0 = dh if ctx.needs_input_grad[1] else None
-        return d_x, d_h0, None, d_w_ih.t(), d_w_hh, d_b[H:], d_b_hh, None
+        return _gradients(ctx, d_x, dh, d_w_ih, d_w_hh, d_b)
+
+
+class _RoundedGRU(torch.autograd.Function):
+    """The same by ``kernels/gru_bf16.cpp``: what is multiplied is rounded to bfloat16, what is
+    summed, kept and handed on is float32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        h0: Tensor,
+        keep: Tensor | None,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor,
+        b_hh: Tensor,
+        wants_gradient: bool,
+        threads: int,
+    ) -> Tensor:
+        ctx.threads = threads
+        weights = (w_ih, w_hh, b_ih, b_hh)
+        return _forward("gru_bf16_forward", (threads,), ctx, x, h0, keep, weights, wants_gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, keep, w_ih, w_hh, gates, previous = ctx.saved_tensors
+        T, B, inputs = x.shape
+        H, shares = w_hh.shape[1], ctx.threads
+        dh, d_b = x.new_zeros(B, H), x.new_zeros(shares, 4 * H)
+        d_w_hh, d_w_ih = x.new_zeros(shares, H, 3 * H), x.new_zeros(shares, inputs, 3 * H)
+        d_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        into = (d_x, d_w_ih, d_w_hh, d_b, dh)
+        arrays = (grads[0].contiguous(), keep, x, w_ih, w_hh, gates, previous, *into)
+        _call("gru_bf16_backward", (shares, T, B, inputs, H), arrays)
+        sums = (_joined(v) for v in (d_w_ih, d_w_hh, d_b))
+        return (*_gradients(ctx, d_x, dh, *sums), None)
 
 
 _CHUNK_ROWS = 512
+
+
+def _joined(shares: Tensor) -> Tensor:
+    """[threads, ...] -> their sum."""
+    return shares[0] if len(shares) == 1 else shares.sum(0)
+
+
+def _forward(
+    name: str,
+    shares: tuple[int, ...],
+    ctx: Any,
+    x: Tensor,
+    h0: Tensor,
+    keep: Tensor | None,
+    weights: tuple[Tensor, ...],
+    wants_gradient: bool,
+) -> Tensor:
+    """A compiled forward pass: the states after each row [T, B, H].  ``shares``: the number of
+    threads, for one that takes it."""
+    T, B, inputs = x.shape
+    H = h0.shape[1]
+    x = x.contiguous()
+    states = x.new_empty(T + 1, B, H)
+    states[0] = h0
+    # The states before each step; a copy of their own only where some are set to zero.
+    previous = states if keep is None else x.new_empty(T, B, H)
+    gates = x.new_empty(T, B, 4 * H) if wants_gradient else None
+    _call(name, (*shares, T, B, inputs, H), (x, keep, *weights, states, previous, gates))
+    if wants_gradient:
+        ctx.save_for_backward(x, keep, *weights[:2], gates, previous)
+    return states[1:]
+
+
+def _gradients(
+    ctx: Any, d_x: Tensor | None, dh: Tensor, d_w_ih: Tensor, d_w_hh: Tensor, d_b: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The compiled order of the gates (candidate's recurrent part, reset, update, candidate) as
+    torch has it, for each argument of ``forward``."""
+    H = dh.shape[1]
+    d_w_hh = torch.cat([d_w_hh[:, H:], d_w_hh[:, :H]], 1).t()
+    d_b_hh = torch.cat([d_b[H : 3 * H], d_b[:H]])
+    d_h0 = dh if ctx.needs_input_grad[1] else None
+    return d_x, d_h0, None, d_w_ih.t(), d_w_hh, d_b[H:], d_b_hh, None
+
+
+class _RoundedLinear(torch.autograd.Function):
+    """x [..., inputs] -> [..., outputs] by ``kernels/linear_bf16.cpp``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, threads: int) -> Tensor:
+        ctx.threads = threads
+        x = x.contiguous()
+        outputs, inputs = weight.shape
+        y = x.new_empty(*x.shape[:-1], outputs)
+        sizes = (threads, x.numel() // inputs, inputs, outputs)
+        _call("linear_bf16_forward", sizes, (x, weight, bias, y))
+        ctx.save_for_backward(x, weight)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        outputs, inputs = weight.shape
+        d_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        shares = ctx.threads
+        d_w, d_b = x.new_zeros(shares, inputs, outputs), x.new_zeros(shares, outputs)
+        arrays = (x, weight, grads[0].contiguous(), d_x, d_w, d_b)
+        _call("linear_bf16_backward", (shares, x.numel() // inputs, inputs, outputs), arrays)
+        return d_x, _joined(d_w).t(), _joined(d_b), None
 
 
 def _cuts(is_first: Tensor) -> list[bool]:
@@ -183,6 +275,10 @@ def _call(name: str, sizes: tuple[int, ...], arrays: tuple[Tensor | None, ...]) 
 
 class GRU(nn.Module):
     """A one-layer GRU that can be stepped (actors) and unrolled with resets (learner)."""
+
+    rounded = 0
+    """Threads that unroll windows with products of bfloat16, where the processor has them; 0: in
+    float32."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -208,6 +304,8 @@ class GRU(nn.Module):
         keep = (~is_first).to(x.dtype) if is_first is not None and any(cuts) else None
         if self._compiled(x):
             wants = torch.is_grad_enabled() and any(v.requires_grad for v in (x, h, *weights))
+            if self.rounded and kernels.multiplies_bfloat16():
+                return _RoundedGRU.apply(x, h, keep, *weights, wants, self.rounded)
             return _CompiledGRU.apply(x, h, keep, *weights, wants)
         if keep is None:
             return _UnrollGRU.apply(x, h, None, *weights, None)
@@ -239,13 +337,42 @@ class FeedForward(nn.Module):
         return F.relu(self.layer(x))
 
 
+class Dense(nn.Linear):
+    """A linear layer whose products, on windows [T, B, inputs], can be of bfloat16."""
+
+    rounded = 0
+    """As of ``GRU``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> [..., outputs]."""
+        if self.rounded and x.dim() == 3 and self._compiled(x):
+            return _RoundedLinear.apply(x, self.weight, self.bias, self.rounded)
+        return F.linear(x, self.weight, self.bias)
+
+    def _compiled(self, x: Tensor) -> bool:
+        made = kernels.library() if x.is_cpu and x.dtype == torch.float32 else None
+        if made is None or not kernels.multiplies_bfloat16():
+            return False
+        sizes = (self.in_features, self.out_features)
+        return all(size % made.gru_width() == 0 for size in sizes)
+
+
+def round_products(threads: int, *parts: nn.Module | torch.optim.Optimizer) -> None:
+    """From now on these networks unroll windows with products of bfloat16, where the processor has
+    them, on so many threads; the optimisers among the parts are left alone."""
+    for net in parts:
+        for layer in net.modules() if isinstance(net, nn.Module) else ():
+            if isinstance(layer, GRU | Dense):
+                layer.rounded = threads
+
+
 class DuelingHead(nn.Module):
     """Q = V + A - mean A; each stream one hidden layer; the advantage output has no bias."""
 
     def __init__(self, inputs: int, hidden: int, num_actions: int) -> None:
         super().__init__()
         # Both first layers as one multiplication: rows [:hidden] are the advantage's.
-        self.first = nn.Linear(inputs, 2 * hidden)
+        self.first = Dense(inputs, 2 * hidden)
         self.advantage = nn.Linear(hidden, num_actions, bias=False)
         self.value = nn.Linear(hidden, 1)
         self.width = hidden

@@ -294,6 +294,13 @@ GAME_BETA = {"freeway": 0.01}
 """Where the paper's scale of the bonus is not 1 (row 8)."""
 
 
+# Actors from 0.1 to 0.01: close calls between branches need both to be tried.
+_LADDER: dict[str, Any] = {
+    "dqn.epsilon_base": 0.1,
+    "dqn.epsilon_low": 1.0,
+    "dqn.epsilon_high": 2.0,
+}
+
 _BEST_SMALL: dict[str, Any] = {
     "loop.actors": 32,
     "replay.burn_in": 8,
@@ -320,4 +327,5 @@ def best_for(size: int) -> dict[str, Any]:
     """
     if size <= 3:
         return dict(_BEST_SMALL)
-    return {"replay.unroll": min(round(64 / 25 * size**2), 256)}
+    unroll = {"replay.unroll": min(round(64 / 25 * size**2), 256)}
+    return {**unroll, **_LADDER} if size == 4 else unroll

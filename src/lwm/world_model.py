@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lwm.networks import GRU, FeedForward, one_hot
+from lwm.networks import GRU, Dense, FeedForward, one_hot
 from lwm.sections import WorldModelConfig
 
 
@@ -24,7 +24,7 @@ class WorldModel(nn.Module):
         self.features = nn.Linear(embedding + num_actions, config.features)
         core = GRU if recurrent else FeedForward
         self.core = core(config.features, config.hidden)
-        self.head = nn.Linear(config.hidden, config.head)
+        self.head = Dense(config.hidden, config.head)
         self.output = nn.Linear(config.head, embedding)
 
     def initial(self, batch: int) -> Tensor:

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from lwm import kernels
 from lwm.bench import instructions
 from lwm.bench.common import explained
-from lwm.bench.report import OUT, Row, read
+from lwm.bench.report import OUT, Row, group_of, read
 from lwm.errors import BadInput, RunFailed
 
 LIMIT = 0.15
@@ -75,30 +77,36 @@ def lasting(committed: list[Row], measure: Callable[[], list[Row]]) -> list[str]
 
 def run(seconds: float | None = None, out: Path = OUT) -> str:
     """Measure each workload that ``out`` has rows of; losses are printed and are an error."""
-    groups: dict[tuple[str, int], list[Row]] = {}
+    groups: dict[tuple[str, int, str], list[Row]] = {}
     for row in read(out):
-        groups.setdefault((row["workload"], row["cores"]), []).append(row)
+        groups.setdefault(group_of(row), []).append(row)
     if not groups:
         raise BadInput(f"{out} has no rows to compare with: run lwm bench labyrinth first")
     lines, lost = [], []
-    for (workload, cores), committed in groups.items():
+    for (workload, cores, dtype), committed in groups.items():
         extra, needs = _EXTRAS.get(workload, ("", "lwm"))
         if find_spec(needs) is None:
             lines.append(f"{workload}: left out, the extra lwm[{extra}] is not installed")
             continue
+        if workload == "labyrinth" and dtype == "bfloat16" and not kernels.multiplies_bfloat16():
+            lines.append(f"{workload}, {dtype}: left out, this processor has no such products")
+            continue
         module = import_module(f"lwm.bench.{workload}")
         spend = module.SECONDS / 2 if seconds is None else seconds
 
-        def measure(module: object = module, spend: float = spend, n: int = cores) -> list[Row]:
-            rows: list[Row] = module.measured(spend, n)[0]  # type: ignore[attr-defined]
+        # Only the labyrinth is measured in more than one precision.
+        how = (spend, cores, dtype) if workload == "labyrinth" else (spend, cores)
+
+        def measure(module: Any = module, how: tuple[Any, ...] = how) -> list[Row]:
+            rows: list[Row] = module.measured(*how)[0]
             return rows
 
         found = lasting(committed, measure)
         lost += found
         verdict = f"{len(found)} lost" if found else "none lost"
         lines.append(
-            f"{workload}, {cores} core(s): {len(ratios(committed))} ratios, {verdict} (limit "
-            f"{LIMIT:.0%})"
+            f"{workload}, {cores} core(s), {dtype}: {len(ratios(committed))} ratios, {verdict} "
+            f"(limit {LIMIT:.0%})"
         )
     if lost:
         print("\n".join(lost))

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from lwm import kernels
 from lwm.bench.common import (
     METHOD,
     Work,
@@ -31,6 +32,7 @@ from lwm.bench.cost import calls_per_cycle, costs
 from lwm.bench.report import OUT, Row, summary, table, write
 from lwm.config import Config, load_preset, replace
 from lwm.envs.labyrinth import LabyrinthVectorEnv
+from lwm.errors import BadInput
 from lwm.machine import machine_facts
 from lwm.training import Trainer
 from lwm.types import Event
@@ -46,16 +48,23 @@ _MATMUL = (32, 128, 384)
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
-def run(seconds: float = SECONDS, out: Path = OUT, cores: int = 1) -> str:
+def run(
+    seconds: float = SECONDS, out: Path = OUT, cores: int = 1, precision: str = "float32"
+) -> str:
     """Measure for about ``seconds`` (after a few of setting up), write ``out``, return a table."""
-    rows, lines = measured(seconds, cores)
+    if precision == "bfloat16" and not kernels.multiplies_bfloat16():
+        raise BadInput("--precision bfloat16: this processor (or compiler) has no such products")
+    rows, lines = measured(seconds, cores, precision)
     write(out, rows)
     return "\n".join([*lines, "", f"rows: {out}"])
 
 
-def measured(seconds: float, cores: int = 1) -> tuple[list[Row], list[str]]:
-    """The rows, and what to say about them."""
-    paper = load_preset("paper", {"env.size": _SIZE, "threads": cores})
+def measured(
+    seconds: float, cores: int = 1, precision: str = "float32"
+) -> tuple[list[Row], list[str]]:
+    """The rows, and what to say about them; ``precision``: of the products of unrolled windows."""
+    chosen = {"env.size": _SIZE, "threads": cores, "unroll_precision": precision}
+    paper = load_preset("paper", chosen)
     changes = {
         "env.time_limit": _SOLVED_STEPS,
         "world_model.pretrain_iterations": 40,
@@ -75,8 +84,8 @@ def measured(seconds: float, cores: int = 1) -> tuple[list[Row], list[str]]:
         low,
         costs(config, trainer.env.num_actions),
         calls_per_cycle(config),
-        rates(low, _MATMUL, "float32"),
-        "float32",
+        rates(low, _MATMUL, precision),
+        precision,
         facts["commit"],
         cores,
         low["_sync"] / low["_vector"],
@@ -141,8 +150,8 @@ def _report(
     )
     verdict = "met" if ratio >= ENV_AIM else "missed"
     return [
-        f"labyrinth {_SIZE}×{_SIZE}, preset paper, float32, {facts['threads']} BLAS thread(s), "
-        f"torch {facts['torch']}, {facts['cpu']}",
+        f"labyrinth {_SIZE}×{_SIZE}, preset paper, {paper.unroll_precision}, "
+        f"{facts['threads']} BLAS thread(s), torch {facts['torch']}, {facts['cpu']}",
         f"{METHOD}; commit {facts['commit']}",
         "",
         *table(rows),

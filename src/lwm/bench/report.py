@@ -65,15 +65,20 @@ def summary(rows: list[Row]) -> list[str]:
 
 
 def write(out: Path, rows: list[Row]) -> None:
-    """Put these rows in the place of older ones of their workload and number of cores."""
-    names = {(row["workload"], row["cores"]) for row in rows}
-    kept = [row for row in read(out) if (row["workload"], row["cores"]) not in names]
+    """Put these rows in the place of older ones of their workload, cores and precision."""
+    names = {group_of(row) for row in rows}
+    kept = [row for row in read(out) if group_of(row) not in names]
     save(out, [*kept, *rows])
     if out == OUT:
         try:
             replace_between(DOCS, BEGIN, END, markdown([*kept, *rows]) + "\n")
         except OSError as error:
             raise RunFailed(f"cannot write {DOCS}: {reason(error)}") from error
+
+
+def group_of(row: Row) -> tuple[str, int, str]:
+    """What was measured together: workload, cores, precision."""
+    return row["workload"], row["cores"], row["dtype"]
 
 
 def save(out: Path, found: Any) -> None:
@@ -100,8 +105,7 @@ def markdown(rows: list[Row]) -> str:
     """The rows as the tables of docs/speed.md, one for each workload and number of cores."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        key = (row["workload"], row["cores"], row["dtype"], row["commit"])
-        groups.setdefault(key, []).append(row)
+        groups.setdefault((*group_of(row), row["commit"]), []).append(row)
     parts = []
     for (workload, cores, dtype, commit), group in groups.items():
         head = [*_HEAD, "bound by"]

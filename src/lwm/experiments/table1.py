@@ -108,6 +108,7 @@ _WITHOUT = (
     "loop.actors=32",
     "dqn.n_step=1",
     "dqn.gap=0",
+    "dqn.epsilon_base=0.01 dqn.epsilon_high=1",
     "env.early_steps_per_room=0",
     "intrinsic.final_beta=-1",
     "dqn.final_learning_rate=0",
@@ -133,6 +134,10 @@ def plan() -> list[tuple[Setting, int]]:
         ([Setting(n, "lwm", p) for p in ("paper", "best") for n in (3, 4, 5)], range(3, 5)),
         ([Setting(4, "lwm", variant=s) for s in _SWITCHES], range(2)),
         ([Setting(4, "dqn", variant="intrinsic.leak_to_baseline=true")], range(2)),
+        (
+            [Setting(4, "lwm", "best", "dqn.epsilon_base=0.01 dqn.epsilon_high=1 dqn.gap=0")],
+            range(1),
+        ),
         ([Setting(5, "lwm", "best", "dqn.gap=0")], range(2)),
         ([Setting(5, "lwm", "best", "dqn.gap=0 dqn.symmetric_share=1")], range(3)),
         ([Setting(4, "lwm", "best", w) for w in _WITHOUT], range(2)),

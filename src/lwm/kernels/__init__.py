@@ -1,4 +1,5 @@
-"""The compiled part: a GRU unrolled on one core (``gru.cpp``), where there is a C++ compiler.
+"""The compiled part: a GRU unrolled on one core (``gru.cpp``), where there is a C++ compiler; the
+same, and a linear layer, with products of bfloat16 (``*_bf16.cpp``), where the processor has them.
 
 The source is compiled on first use for the processor at hand (about a second) and kept in the
 user's cache; without a compiler, or with ``LWM_KERNELS=0``, torch does the work, slower and with
@@ -17,8 +18,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-_SOURCE = Path(__file__).with_name("gru.cpp")
-_FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
+_HERE = Path(__file__).parent
+_SOURCES = tuple(_HERE / f"{name}.cpp" for name in ("gru", "gru_bf16", "linear_bf16"))
+_HEADERS = tuple(_HERE / f"{name}.h" for name in ("pairs", "vectors"))
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 
 
@@ -31,6 +34,13 @@ def library() -> ctypes.CDLL | None:
         return _declared(ctypes.CDLL(str(_built())))
     except (OSError, subprocess.SubprocessError, AttributeError):
         return None
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Whether the compiled functions with products of bfloat16 are there."""
+    made = library()
+    return made is not None and bool(made.has_bf16())
 
 
 def description() -> str:
@@ -48,7 +58,7 @@ def _built() -> Path:
     handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".so")
     os.close(handle)
     try:
-        command = [_compiler(), *_FLAGS, str(_SOURCE), "-o", draft]
+        command = [_compiler(), *_FLAGS, *map(str, _SOURCES), "-o", draft]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         os.replace(draft, path)  # whole or not at all, however many processes compile at once
     finally:
@@ -74,7 +84,8 @@ def _digest() -> str:
     version = subprocess.run(
         [_compiler(), "--version"], check=True, capture_output=True, timeout=30
     ).stdout
-    parts = (_SOURCE.read_bytes(), " ".join(_FLAGS).encode(), version, _processor().encode())
+    code = (path.read_bytes() for path in (*_SOURCES, *_HEADERS))
+    parts = (*code, " ".join(_FLAGS).encode(), version, _processor().encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
@@ -91,4 +102,9 @@ def _processor() -> str:
 def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
     made.gru_forward.argtypes = [_LONG] * 4 + [_POINTER] * 9
     made.gru_backward.argtypes = [_LONG] * 3 + [_POINTER] * 8
+    if made.has_bf16():
+        made.gru_bf16_forward.argtypes = [_LONG] * 5 + [_POINTER] * 9
+        made.gru_bf16_backward.argtypes = [_LONG] * 5 + [_POINTER] * 12
+        made.linear_bf16_forward.argtypes = [_LONG] * 4 + [_POINTER] * 4
+        made.linear_bf16_backward.argtypes = [_LONG] * 4 + [_POINTER] * 6
     return made
