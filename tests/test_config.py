@@ -411,6 +411,13 @@ def test_fields_are_listed_once_a_class() -> None:
         ("gym", {"agent": "rnd", "intrinsic.boundary": "mask"}, "no other intrinsic.boundary"),
         ("gym", {"env.tv": True}, "env.tv=True is for the labyrinth"),
         ("atari", {"env.tv": True}, "Atari has atari.tv"),
+        ("labyrinth", {"unroll_threads": 2}, "unroll_threads=2 needs unroll_precision=bfloat16"),
+        ("atari", {"unroll_precision": "bfloat16", "device": "cuda"}, "is for CPUs"),
+        (
+            "labyrinth",
+            {"unroll_precision": "bfloat16", "dqn.hidden": 100},
+            "needs a multiple of 16: dqn.hidden=100",
+        ),
     ],
 )
 def test_settings_that_would_fail_later_or_change_nothing_are_refused(

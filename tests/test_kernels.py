@@ -17,6 +17,7 @@ from lwm import kernels
 from lwm.config import load_preset
 from lwm.learner import LearnerState
 from lwm.networks import GRU, Dense, round_products
+from lwm.training import Trainer
 
 needs_compiler = pytest.mark.skipif(
     kernels.library() is None, reason="no C++ compiler here: torch unrolls the GRUs"
@@ -206,6 +207,64 @@ def test_rounded_layer_is_exact_where_nothing_is_rounded(
 
 
 @needs_bfloat16
+def test_threads_share_rows_and_change_no_state() -> None:
+    torch.manual_seed(0)
+    core, x = GRU(5, 32), torch.randn(6, 21, 5)
+    states, inputs, weights = [], [], []
+    for threads in (1, 2, 7):
+        round_products(threads, core)
+        x_ = x.clone().requires_grad_()
+        out = core.unroll(x_, None, torch.zeros(21, 32))
+        grads = torch.autograd.grad(out.square().sum(), [x_, *core.parameters()])
+        states.append(out)
+        inputs.append(grads[0])
+        weights.append(grads[1])
+    for other in (1, 2):
+        assert torch.equal(states[0], states[other])
+        assert torch.equal(inputs[0], inputs[other])
+        torch.testing.assert_close(weights[0], weights[other], rtol=1e-4, atol=1e-4)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("threads", [1, 2])
+def test_not_a_number_passes_through_rounding(threads: int) -> None:
+    core, layer = GRU(4, 16), Dense(16, 16)
+    round_products(threads, core, layer)
+    x = torch.zeros(3, 10, 4)
+    x[1, 9, 0] = torch.nan
+    states = core.unroll(x, None, torch.zeros(10, 16))
+    out = layer(states)
+    for found in (states, out):
+        assert found[1:, 9].isnan().any() and torch.isfinite(found[:, :9]).all()
+    for grad in torch.autograd.grad(out.sum(), [core.cell.weight_hh, layer.weight]):
+        assert grad.isnan().any()
+
+
+@needs_compiler
+@pytest.mark.parametrize("rounded", [0, 1])
+def test_resets_of_a_transposed_array(rounded: int) -> None:
+    core = GRU(4, 16)
+    round_products(rounded, core)
+    x, h = torch.randn(5, 3, 4), torch.randn(3, 16)
+    is_first = (torch.arange(15).view(3, 5) % 4 == 1).t()
+    assert torch.equal(core.unroll(x, is_first, h), core.unroll(x, is_first.contiguous(), h))
+
+
+@needs_bfloat16
+def test_rounded_updates_learn_what_plain_ones_do() -> None:
+    """A whole run, of a few updates: nearly the same losses, and not the same."""
+    results = []
+    for precision in ("float32", "bfloat16"):
+        config = load_preset("debug", {"unroll_precision": precision, "loop.total_frames": 600})
+        rows = [event.data for event in Trainer(config).run() if event.kind == "train"]
+        results.append({k: v for k, v in rows[-1].items() if "loss" in k})
+    plain, rounded = results
+    assert "dqn/loss" in plain and "world_model/loss" in plain
+    for key, value in plain.items():
+        assert rounded[key] == pytest.approx(value, rel=0.1) and rounded[key] != value
+
+
+@needs_bfloat16
 def test_rounded_layer_rounds_windows_and_nothing_else() -> None:
     layer = Dense(16, 16)
     x = torch.randn(4, 3, 16)
@@ -215,14 +274,14 @@ def test_rounded_layer_rounds_windows_and_nothing_else() -> None:
     assert torch.equal(layer(x[0]), rows)  # what an actor does
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_the_config_says_what_is_rounded(precision: str) -> None:
-    changes = {"unroll_precision": precision, "unroll_threads": 2}
+@pytest.mark.parametrize("precision, threads", [("float32", 1), ("bfloat16", 2)])
+def test_the_config_says_what_is_rounded(precision: str, threads: int) -> None:
+    changes = {"unroll_precision": precision, "unroll_threads": threads}
     state = LearnerState(load_preset("debug", changes), 4, 4)
     model = state.bonus.parts()["world_model"]
     layers = [m for net in (state.dqn, state.target, model) for m in net.modules()]
     marks = [m.rounded for m in layers if isinstance(m, GRU | Dense)]
-    assert marks == [2 if precision == "bfloat16" else 0] * 6
+    assert marks == [0 if precision == "float32" else threads] * 6
 
 
 def _describe(**environment: str) -> str:

@@ -229,6 +229,7 @@ def check(config: Config) -> None:
         raise BadInput("agent 'lwm-rf' is for images; the labyrinth's observations need no encoder")
     _check_representation(config)
     _check_orientations(config)
+    _check_rounding(config)
     if config.bonus.startswith("lwm"):
         rows, skipped = config.world_model.pretrain_rows, config.replay.burn_in
         if config.world_model.pretrain_iterations and rows < skipped + 2:
@@ -322,6 +323,22 @@ def _check_orientations(config: Config) -> None:
     if share and (config.agent == "mbie-eb" or config.representation != "pixels"):
         what = config.agent if config.agent == "mbie-eb" else f"z by {config.representation}"
         raise BadInput(f"dqn.symmetric_share={share}: {what} has no orientations; it must be 0")
+
+
+def _check_rounding(config: Config) -> None:
+    """Rounded products are for whole vectors of a CPU; nothing else is shared by threads."""
+    if config.unroll_precision == "float32":
+        if config.unroll_threads > 1:
+            raise BadInput(
+                f"unroll_threads={config.unroll_threads} needs unroll_precision=bfloat16"
+            )
+        return
+    if config.device == "cuda":
+        raise BadInput("unroll_precision=bfloat16 is for CPUs; device=cuda has precision")
+    widths = {"dqn.hidden": config.dqn.hidden, "world_model.hidden": config.world_model.hidden}
+    for key, width in widths.items():
+        if width % 16:
+            raise BadInput(f"unroll_precision=bfloat16 needs a multiple of 16: {key}={width}")
 
 
 def _check_images(config: Config) -> None:

@@ -301,7 +301,9 @@ class GRU(nn.Module):
         c = self.cell
         weights = (c.weight_ih, c.weight_hh, c.bias_ih, c.bias_hh)
         cuts = [] if is_first is None else _cuts(is_first)
-        keep = (~is_first).to(x.dtype) if is_first is not None and any(cuts) else None
+        keep = None
+        if is_first is not None and any(cuts):
+            keep = (~is_first).to(x.dtype).contiguous()
         if self._compiled(x):
             wants = torch.is_grad_enabled() and any(v.requires_grad for v in (x, h, *weights))
             if self.rounded and kernels.multiplies_bfloat16():

@@ -83,19 +83,18 @@ def run(seconds: float | None = None, out: Path = OUT) -> str:
     if not groups:
         raise BadInput(f"{out} has no rows to compare with: run lwm bench labyrinth first")
     lines, lost = [], []
-    for (workload, cores, dtype), committed in groups.items():
+    for (workload, cores, chosen), committed in groups.items():
         extra, needs = _EXTRAS.get(workload, ("", "lwm"))
         if find_spec(needs) is None:
             lines.append(f"{workload}: left out, the extra lwm[{extra}] is not installed")
             continue
-        if workload == "labyrinth" and dtype == "bfloat16" and not kernels.multiplies_bfloat16():
-            lines.append(f"{workload}, {dtype}: left out, this processor has no such products")
+        if chosen == "bfloat16" and not kernels.multiplies_bfloat16():
+            lines.append(f"{workload}, {chosen}: left out, this processor has no such products")
             continue
         module = import_module(f"lwm.bench.{workload}")
         spend = module.SECONDS / 2 if seconds is None else seconds
 
-        # Only the labyrinth is measured in more than one precision.
-        how = (spend, cores, dtype) if workload == "labyrinth" else (spend, cores)
+        how = (spend, cores, chosen) if chosen else (spend, cores)
 
         def measure(module: Any = module, how: tuple[Any, ...] = how) -> list[Row]:
             rows: list[Row] = module.measured(*how)[0]
@@ -104,10 +103,8 @@ def run(seconds: float | None = None, out: Path = OUT) -> str:
         found = lasting(committed, measure)
         lost += found
         verdict = f"{len(found)} lost" if found else "none lost"
-        lines.append(
-            f"{workload}, {cores} core(s), {dtype}: {len(ratios(committed))} ratios, {verdict} "
-            f"(limit {LIMIT:.0%})"
-        )
+        what = ", ".join(filter(None, (workload, f"{cores} core(s)", chosen)))
+        lines.append(f"{what}: {len(ratios(committed))} ratios, {verdict} (limit {LIMIT:.0%})")
     if lost:
         print("\n".join(lost))
         raise RunFailed(f"{len(lost)} ratios fell by more than {LIMIT:.0%}")

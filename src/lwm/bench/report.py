@@ -77,8 +77,9 @@ def write(out: Path, rows: list[Row]) -> None:
 
 
 def group_of(row: Row) -> tuple[str, int, str]:
-    """What was measured together: workload, cores, precision."""
-    return row["workload"], row["cores"], row["dtype"]
+    """What was measured together: workload, cores, and precision where it is a choice: that of
+    the others follows the processor."""
+    return row["workload"], row["cores"], row["dtype"] if row["workload"] == "labyrinth" else ""
 
 
 def save(out: Path, found: Any) -> None:
@@ -105,7 +106,8 @@ def markdown(rows: list[Row]) -> str:
     """The rows as the tables of docs/speed.md, one for each workload and number of cores."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault((*group_of(row), row["commit"]), []).append(row)
+        key = (row["workload"], row["cores"], row["dtype"], row["commit"])
+        groups.setdefault(key, []).append(row)
     parts = []
     for (workload, cores, dtype, commit), group in groups.items():
         head = [*_HEAD, "bound by"]

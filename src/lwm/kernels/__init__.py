@@ -44,9 +44,11 @@ def multiplies_bfloat16() -> bool:
 
 
 def description() -> str:
-    """What unrolls the GRUs, for a run's machine facts: ``compiled`` with the code's hash."""
-    made = library()
-    return "torch" if made is None else f"compiled {_digest()[:12]}"
+    """What unrolls the GRUs, for a run's machine facts: ``compiled`` with the code's hash, and
+    whether products of bfloat16 can be had."""
+    if library() is None:
+        return "torch"
+    return f"compiled {_digest()[:12]}" + ", bfloat16" * multiplies_bfloat16()
 
 
 def _built() -> Path:

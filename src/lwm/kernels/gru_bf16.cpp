@@ -169,12 +169,12 @@ int gru_bf16_forward(long threads, long steps, long batch, long inputs, long uni
     }
     const Window v = {steps, batch, inputs, units, x, keep, w_ih, w_hh};
     const Step f = {I, units, b_ih, b_hh, packed};
-    std::vector<char> done(threads);
-    share(threads, batch, [&](long part, long begin, long end) {
-        done[part] = forward_part(v, f, begin, end, states, previous, gates);
+    std::atomic<bool> done{true};
+    share(threads, batch, [&](long, long begin, long end) {
+        if (!forward_part(v, f, begin, end, states, previous, gates)) done = false;
     });
     std::free(packed);
-    return !all_of(done);
+    return !done;
 }
 
 // Arrays as in gru_backward, and the products that follow it:
@@ -206,12 +206,13 @@ int gru_bf16_backward(long threads, long steps, long batch, long inputs, long un
     }
     const Window v = {steps, batch, inputs, units, x, keep, w_ih, w_hh};
     const Backward b = {to_h, to_x, grad, gates, previous, d_x, dh};
-    std::vector<char> done(threads);
+    std::atomic<bool> done{true};
     share(threads, batch, [&](long part, long begin, long end) {
-        done[part] = backward_part(v, b, begin, end, d_w_ih + part * inputs * 3 * U, d_w_hh + part * U * 3 * U, d_sum + part * 4 * U);
+        float *ih = d_w_ih + part * inputs * 3 * U, *hh = d_w_hh + part * U * 3 * U;
+        if (!backward_part(v, b, begin, end, ih, hh, d_sum + part * 4 * U)) done = false;
     });
     std::free(to_h);
-    return !all_of(done);
+    return !done;
 }
 }
 

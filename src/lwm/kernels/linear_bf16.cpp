@@ -76,12 +76,13 @@ int linear_bf16_backward(long threads, long rows, long inputs, long outputs, con
             pair *to = to_x + (j / wide) * O * wide + k * wide + j % wide;
             _mm512_storeu_si512(to, j < inputs ? paired(load(low), load(low + inputs)) : paired(none, none));
         }
-    std::vector<char> done(threads);
+    std::atomic<bool> done{true};
     share(threads, rows, [&](long part, long begin, long end) {
-        done[part] = linear_part(inputs, outputs, begin, end, x, d, to_x, d_x, d_w + part * inputs * outputs, d_b + part * outputs);
+        float *own_w = d_w + part * inputs * outputs, *own_b = d_b + part * outputs;
+        if (!linear_part(inputs, outputs, begin, end, x, d, to_x, d_x, own_w, own_b)) done = false;
     });
     std::free(to_x);
-    return !all_of(done);
+    return !done;
 }
 }
 

@@ -12,7 +12,7 @@
 
 #include <immintrin.h>
 
-#include <system_error>
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -100,12 +100,6 @@ static void product(long rows, long columns, long depth, const pair *a, long row
 
 static pair *memory(long pairs) { return static_cast<pair *>(std::aligned_alloc(64, padded(pairs) * sizeof(pair))); }
 
-static inline bool all_of(const std::vector<char> &done) {
-    for (char one : done)
-        if (!one) return false;
-    return true;
-}
-
 // work(part, begin, end) for each of `parts` shares of the rows, in whole tiles, on a thread each.
 template <class Work>
 static void share(long parts, long rows, Work work) {
@@ -118,7 +112,7 @@ static void share(long parts, long rows, Work work) {
     for (long part = 1; part < parts; part++) {
         try {
             threads.emplace_back(run, part);
-        } catch (const std::system_error &) {  // none to be had: this thread does it
+        } catch (...) {  // none to be had: this thread does it
             run(part);
         }
     }
