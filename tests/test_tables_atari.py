@@ -10,8 +10,9 @@ import pytest
 from lwm.cli import main
 from lwm.config import load_preset
 from lwm.errors import BadInput
-from lwm.experiments import atari, rows, table2, table3
+from lwm.experiments import atari, campaign, curves, rows, table2, table3
 from lwm.experiments.options import Options
+from lwm.plots import dynamics
 
 
 def test_the_whole_plan() -> None:
@@ -97,6 +98,46 @@ def test_the_tables_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     small = "| venture | 0.02 | laptop | – | – | 0 | 3.0 | – | 1 | 7.0 | – | 1 |"
     assert f"{small} 1206 | 810 | 998 |" in lines
     assert len(lines) == 2 + 6 + 1
+
+
+def test_curves_are_kept_as_rows_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = [
+        {"frames": 10, "coverage/positions": 3},
+        {"frames": 20, "world_model/error_mean": 1.0},
+        {"frames": 30, "coverage/positions": 5, "episode/return": 100.0},
+        {"frames": 40, "coverage/positions": 9, "episode/return": 50.0},
+    ]
+    monkeypatch.setattr(curves, "POINTS", 2)
+    monkeypatch.setattr(curves.runs, "read_metrics", lambda _: iter(log))
+    for game in ("montezuma_revenge", "freeway"):
+        for seed in (0, 1):
+            job = atari.Setting(game, "lwm").job(seed)
+            origin = {"command": job.command, "commit": "c", "machine": "m"}
+            monkeypatch.setattr(campaign, "outcome", lambda _, o=origin: ({}, o))
+            atari.keep_curve(job)
+            atari.keep_curve(job)  # of one that is there, nothing more
+        log = [{k: v for k, v in row.items() if "coverage" not in k} for row in log]
+    found = rows.read(atari.CURVES, atari.CURVE_COLUMNS, atari.fault)
+    told = [(r["game"], r["seed"], r["frames"], r["return"], r["positions"]) for r in found]
+    assert told == [
+        ("montezuma_revenge", "0", "120", "100", "4"),
+        ("montezuma_revenge", "0", "160", "50", "9"),
+        ("montezuma_revenge", "1", "120", "100", "4"),
+        ("montezuma_revenge", "1", "160", "50", "9"),
+        ("freeway", "0", "120", "100", ""),
+        ("freeway", "0", "160", "50", ""),
+        ("freeway", "1", "120", "100", ""),
+        ("freeway", "1", "160", "50", ""),
+    ]
+    drawn = {}
+    monkeypatch.setattr(dynamics, "bands", lambda groups, *_: drawn.update(groups))
+    atari._draw()
+    assert {key: (band.mean[-1], n) for key, (band, n) in drawn.items()} == {
+        ("montezuma_revenge: positions", "lwm, laptop", "positions"): (9, 2),
+        ("freeway: return", "lwm, laptop", "return"): (50, 2),
+    }
+    assert atari.campaign_of(Options()).keep is atari.keep_curve
 
 
 def test_the_same_run_has_one_command() -> None:

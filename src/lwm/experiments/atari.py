@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lwm import runs
 from lwm.config import AGENTS, PRESETS, Config, load_preset
-from lwm.experiments import campaign, rows, runner
+from lwm.experiments import campaign, curves, rows, runner
 from lwm.experiments.options import PAPER_ATARI_FRAMES, Options
 from lwm.experiments.table1 import interval
 
@@ -20,6 +21,12 @@ COLUMNS = (
     "command", "commit", "machine", "eval_positions",
 )  # fmt: skip
 KEYS = ("command",)
+CURVES, PICTURE = rows.RESULTS / "curves" / "atari.csv", Path("docs/atari.png")
+CURVE_COLUMNS = (
+    "game", "agent", "preset", "seed", "frames", "return", "positions", "command", "commit",
+)  # fmt: skip
+"""Of emulator frames: the mean return of the games that ended, over all actors, and positions that
+all of them have visited, where the game's RAM tells."""
 
 PAPER = {
     "freeway": 30.8,
@@ -151,7 +158,8 @@ def status() -> str:
 
 def campaign_of(options: Options) -> campaign.Campaign:
     """The runs that the options ask for."""
-    return campaign.Campaign("atari", plan(options.scale), PATH, COLUMNS, KEYS)
+    planned = plan(options.scale)
+    return campaign.Campaign("atari", planned, PATH, COLUMNS, KEYS, keep=keep_curve)
 
 
 def main(options: Options) -> int:
@@ -162,8 +170,33 @@ def main(options: Options) -> int:
     rows.there("atari", PATH, rows.read(PATH, COLUMNS, fault))
     print(markdown())
     print(f"scale 1 is the paper's {PAPER_ATARI_FRAMES:,} frames; each row gives its own scale")
-    print("curves of the runs on this disk: lwm reproduce figure5")
+    _draw()
+    print("the last actor's curves, of the runs on this disk: lwm reproduce figure5")
     return 0
+
+
+def keep_curve(job: runner.Job) -> None:
+    """Append the curve of a finished run."""
+    c = job.config
+    named = {"game": c.atari.game, "agent": c.agent, "preset": c.preset, "seed": c.seed}
+    told = {"return": "episode/return", "positions": "coverage/positions"}
+    curves.keep(CURVES, CURVE_COLUMNS, job, named, told, c.atari.action_repeat)
+
+
+def _draw() -> None:
+    """Positions visited where the game tells them, returns elsewhere: a panel a game."""
+    found = rows.read(CURVES, CURVE_COLUMNS, fault)
+    mapped = {row["game"] for row in found if row["positions"]}
+    points = []
+    for row in found:
+        what = "positions" if row["game"] in mapped else "return"
+        key = (f"{row['game']}: {what}", f"{row['agent']}, {preset_of(row)}", what)
+        points.append((key, row["command"], row["frames"], row[what]))
+    try:
+        if curves.draw(points, PICTURE, "emulator frames"):
+            print(f"picture: {PICTURE} (all actors, while training)")
+    except ImportError:
+        print("no picture: install the extra lwm[viz]")
 
 
 def markdown() -> str:

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lwm import runs
 from lwm.config import AGENTS, Config, load_preset
-from lwm.experiments import campaign, rows, runner
-from lwm.experiments.figure5 import band
+from lwm.experiments import campaign, curves, rows, runner
 from lwm.experiments.options import Options
 from lwm.experiments.table1 import interval
 from lwm.files import replace_between
@@ -33,8 +31,6 @@ CURVES = rows.RESULTS / "curves" / "minigrid.csv"
 CURVE_COLUMNS = (
     "env", "agent", "seed", "frames", "return", "success", "command", "commit",
 )  # fmt: skip
-POINTS = 60
-"""Rows of a curve, each the mean of its part of the run, over the episodes of all actors."""
 
 _MARKS = ("<!-- minigrid: written by `lwm reproduce minigrid` -->", "<!-- /minigrid -->")
 
@@ -122,52 +118,25 @@ def main(options: Options) -> int:
 
 
 def keep_curve(job: runner.Job) -> None:
-    """Append the curve of a finished run, if it tells one."""
-    told = [r for r in runs.read_metrics(job.directory) if "episode/success" in r]
-    if not told:
-        return
-    _, origin = campaign.outcome(job)
+    """Append the curve of a finished run, if it tells one; episodes of all actors."""
     config = job.config
-    common = {"env": config.gym.env, "agent": config.agent, "seed": config.seed, **origin}
-    parts = np.array_split(np.arange(len(told)), min(POINTS, len(told)))
-    found = [
-        {
-            **common,
-            "frames": told[part[-1]]["frames"],
-            "return": float(np.mean([told[k]["episode/return"] for k in part])),
-            "success": float(np.mean([told[k]["episode/success"] for k in part])),
-        }
-        for part in parts
-    ]
-    rows.append_all(CURVES, CURVE_COLUMNS, found, ("command", "frames"))
-
-
-def _curves() -> list[dict[str, str]]:
-    return rows.read(CURVES, CURVE_COLUMNS, _fault)
+    named = {"env": config.gym.env, "agent": config.agent, "seed": config.seed}
+    told = {"return": "episode/return", "success": "episode/success"}
+    curves.keep(CURVES, CURVE_COLUMNS, job, named, told)
 
 
 def _draw() -> None:
     """The share of episodes with a reward while training: a panel an environment."""
-    found: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}
-    for row in _curves():
+    points = []
+    for row in rows.read(CURVES, CURVE_COLUMNS, _fault):
         env, agent, steps, _ = _key(row)
-        key = (env, f"{agent}, {steps} steps" if steps else agent, "success")
-        point = (float(row["frames"]), float(row["success"]))
-        found.setdefault(key, {}).setdefault(row["command"], []).append(point)
-    if not found:
-        return
-    drawn = {
-        key: (band([(x, y) for x, y in (np.array(p).T for p in seeds.values())]), len(seeds))
-        for key, seeds in found.items()
-    }
-    from lwm.plots import dynamics
-
+        line = f"{agent}, {steps} steps" if steps else agent
+        points.append(((env, line, "success"), row["command"], row["frames"], row["success"]))
     try:
-        dynamics.bands(drawn, PICTURE, "agent steps")
+        if curves.draw(points, PICTURE, "agent steps"):
+            print(f"picture: {PICTURE} (share of episodes with a reward while training)")
     except ImportError:
         print("no picture: install the extra lwm[viz]")
-    else:
-        print(f"picture: {PICTURE} (share of episodes with a reward while training)")
 
 
 def _fault(row: Mapping[str, str]) -> str:
