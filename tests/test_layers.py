@@ -32,6 +32,7 @@ LAYERS = {
     "lwm.priorities": 2,
     "lwm.symmetry": 2,
     "lwm.networks": 2,
+    "lwm.unrolling": 2,
     "lwm.returns": 2,
     "lwm.vision": 2,
     "lwm.senses": 2,

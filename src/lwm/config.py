@@ -221,6 +221,8 @@ def check(config: Config) -> None:
     known = PRESETS[config.workload]
     if config.preset not in known:
         raise BadInput(f"unknown preset {config.preset!r}{hint(config.preset, known)}")
+    if config.agent == "mbie-eb" and config.workload != "labyrinth":
+        raise BadInput("agent 'mbie-eb' counts the labyrinth's observations; it knows no others")
     if config.sees_images:
         _check_images(config)
     if config.workload == "gym":
@@ -271,30 +273,33 @@ def check(config: Config) -> None:
         )
 
 
+_FROM_ANY_ROW = {
+    "intrinsic.start_belief": "zero",
+    "dqn.auxiliary": 0,
+    "replay.align_starts": 0,
+    "replay.symmetry_share": 0,
+}
+_OF_BITS = {"dqn.auxiliary": 0, "replay.symmetry_share": 0, "world_model.loss": "mse"}
+"""What is for the labyrinth -> how it must stand elsewhere."""
+
+
+def _check_no_labyrinth(config: Config, off: Mapping[str, Any], where: str) -> None:
+    for key, allowed in off.items():
+        if (value := get(config, key)) != allowed:
+            raise BadInput(f"{key}={value} is for the labyrinth; {where} it must be {allowed}")
+
+
 def _check_prioritised(config: Config) -> None:
     """What needs windows that begin on any row: those on the grid have states in replay, others
     have none."""
-    for key, value, allowed in (
-        ("intrinsic.start_belief", config.intrinsic.start_belief, "zero"),
-        ("dqn.auxiliary", config.dqn.auxiliary, 0),
-        ("replay.align_starts", config.replay.align_starts, 0),
-        ("replay.symmetry_share", config.replay.symmetry_share, 0),
-    ):
-        if value != allowed:
-            raise BadInput(f"{key}={value} needs replay.prioritised=False")
+    for key, allowed in _FROM_ANY_ROW.items():
+        if get(config, key) != allowed:
+            raise BadInput(f"{key}={get(config, key)} needs replay.prioritised=False")
 
 
 def _check_gym(config: Config) -> None:
     """What works on the labyrinth only."""
-    if config.agent == "mbie-eb":
-        raise BadInput("agent 'mbie-eb' counts the labyrinth's observations")
-    for key, value, allowed in (
-        ("dqn.auxiliary", config.dqn.auxiliary, 0),
-        ("replay.symmetry_share", config.replay.symmetry_share, 0),
-        ("world_model.loss", config.world_model.loss, "mse"),
-    ):
-        if value != allowed:
-            raise BadInput(f"{key}={value} is for the labyrinth; here it must be {allowed}")
+    _check_no_labyrinth(config, _OF_BITS, "here")
 
 
 def _check_representation(config: Config) -> None:
@@ -328,33 +333,19 @@ def _check_orientations(config: Config) -> None:
 def _check_rounding(config: Config) -> None:
     """Rounded products are for whole vectors of a CPU; nothing else is shared by threads."""
     if config.unroll_precision == "float32":
-        if config.unroll_threads > 1:
-            raise BadInput(
-                f"unroll_threads={config.unroll_threads} needs unroll_precision=bfloat16"
-            )
+        if (threads := config.unroll_threads) > 1:
+            raise BadInput(f"unroll_threads={threads} needs unroll_precision=bfloat16")
         return
     if config.device == "cuda":
         raise BadInput("unroll_precision=bfloat16 is for CPUs; device=cuda has precision")
-    widths = {"dqn.hidden": config.dqn.hidden, "world_model.hidden": config.world_model.hidden}
-    for key, width in widths.items():
-        if width % 16:
+    for key in ("dqn.hidden", "world_model.hidden"):
+        if (width := get(config, key)) % 16:
             raise BadInput(f"unroll_precision=bfloat16 needs a multiple of 16: {key}={width}")
 
 
 def _check_images(config: Config) -> None:
     """What works on the labyrinth's bits only."""
-    if config.agent == "mbie-eb":
-        raise BadInput("agent 'mbie-eb' counts the labyrinth's observations; it knows no images")
-    only_bits = {
-        "intrinsic.start_belief": (config.intrinsic.start_belief, "zero"),
-        "dqn.auxiliary": (config.dqn.auxiliary, 0),
-        "replay.symmetry_share": (config.replay.symmetry_share, 0),
-        "replay.align_starts": (config.replay.align_starts, 0),
-        "world_model.loss": (config.world_model.loss, "mse"),
-    }
-    for key, (value, allowed) in only_bits.items():
-        if value != allowed:
-            raise BadInput(f"{key}={value} is for the labyrinth; on Atari it must be {allowed}")
+    _check_no_labyrinth(config, {**_FROM_ANY_ROW, **_OF_BITS}, "on Atari")
     if config.atari.backend == "ale-vector":
         for key, refused in {"coverage": "on", "fire_on_reset": True}.items():
             if getattr(config.atari, key) == refused:

@@ -52,7 +52,7 @@ static void forward_rows(const Step &f, long j, const pair *x, const pair *hb, c
 
 struct Window {
     long steps, batch, inputs, units;
-    const float *x, *keep, *w_ih, *w_hh;
+    const float *x, *keep;
 };
 
 // Rows begin .. end of the batch, over all steps.  False without memory.
@@ -167,7 +167,7 @@ int gru_bf16_forward(long threads, long steps, long batch, long inputs, long uni
         pair *to = packed + (unit / WIDTH) * depth * 3 * WIDTH + gate * WIDTH + unit % WIDTH;
         for (long k = 0; k < depth; k++) to[k * 3 * WIDTH] = line[k];
     }
-    const Window v = {steps, batch, inputs, units, x, keep, w_ih, w_hh};
+    const Window v = {steps, batch, inputs, units, x, keep};
     const Step f = {I, units, b_ih, b_hh, packed};
     std::atomic<bool> done{true};
     share(threads, batch, [&](long, long begin, long end) {
@@ -204,7 +204,7 @@ int gru_bf16_backward(long threads, long steps, long batch, long inputs, long un
             else _mm512_storeu_si512(to, paired(none, none));
         }
     }
-    const Window v = {steps, batch, inputs, units, x, keep, w_ih, w_hh};
+    const Window v = {steps, batch, inputs, units, x, keep};
     const Backward b = {to_h, to_x, grad, gates, previous, d_x, dh};
     std::atomic<bool> done{true};
     share(threads, batch, [&](long part, long begin, long end) {
