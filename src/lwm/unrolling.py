@@ -36,6 +36,8 @@ class UnrollGRU(torch.autograd.Function):
         b_hh: Tensor,
         cuts: list[bool] | None,
     ) -> Tensor:
+        """x [T, B, inputs], h0 [B, H], keep [T, B, 1] or None -> the states after each row
+        [T, B, H]; ``cuts``: the rows in which some state is reset."""
         T, B, _ = x.shape
         H = h0.shape[1]
         flat = x.reshape(T * B, -1)
@@ -67,6 +69,7 @@ class UnrollGRU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the states [T, B, H] -> of each argument of ``forward``."""
         x, keep, w_ih, w_hh, rz, n, gh_n, states = ctx.saved_tensors
         cuts = ctx.cuts
         T, B, H = n.shape
@@ -119,11 +122,14 @@ class CompiledGRU(torch.autograd.Function):
         b_hh: Tensor,
         wants_gradient: bool,
     ) -> Tensor:
+        """x [T, B, inputs], h0 [B, H], keep [T, B] or None -> the states after each row
+        [T, B, H]."""
         weights = (w_ih, w_hh, b_ih, b_hh)
         return _forward("gru_forward", (), ctx, x, h0, keep, weights, wants_gradient)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the states [T, B, H] -> of each argument of ``forward``."""
         x, keep, w_ih, w_hh, gates, previous = ctx.saved_tensors
         T, B, inputs = x.shape
         H = w_hh.shape[1]
@@ -166,12 +172,15 @@ class RoundedGRU(torch.autograd.Function):
         wants_gradient: bool,
         threads: int,
     ) -> Tensor:
+        """x [T, B, inputs], h0 [B, H], keep [T, B] or None -> the states after each row
+        [T, B, H]."""
         ctx.threads = threads
         weights = (w_ih, w_hh, b_ih, b_hh)
         return _forward("gru_bf16_forward", (threads,), ctx, x, h0, keep, weights, wants_gradient)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the states [T, B, H] -> of each argument of ``forward``."""
         x, keep, w_ih, w_hh, gates, previous = ctx.saved_tensors
         T, B, inputs = x.shape
         H, shares = w_hh.shape[1], ctx.threads
@@ -236,6 +245,7 @@ class RoundedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, threads: int) -> Tensor:
+        """x [..., inputs], weight [outputs, inputs], bias [outputs] -> [..., outputs]."""
         ctx.threads = threads
         x = x.contiguous()
         outputs, inputs = weight.shape
@@ -247,6 +257,7 @@ class RoundedLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the outputs [..., outputs] -> of each argument of ``forward``."""
         x, weight = ctx.saved_tensors
         outputs, inputs = weight.shape
         d_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
