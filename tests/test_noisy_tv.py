@@ -204,12 +204,16 @@ def test_every_phi_of_vectors_takes_them_normalised() -> None:
         assert normaliser.mean.tolist() == [0.75, 0, 1]
 
 
-def test_whitening_finds_the_slow_feature_of_vectors_and_forgets_the_noise() -> None:
+@pytest.mark.parametrize(("hidden", "weights"), [(32, 32 * 8 + 32 + 32 * 32 + 32 + 33), (0, 9)])
+def test_whitening_finds_the_slow_feature_of_vectors_and_forgets_the_noise(
+    hidden: int, weights: int
+) -> None:
     """Bit 0 stays, seven bits are drawn anew: one dimension is enough for the one slow feature."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
-    c = EncoderConfig(embedding=1, hidden=32, learning_rate=2e-3)
-    learner = EncoderLearner(vector_encoder(8, 1, 32), c)
+    c = EncoderConfig(embedding=1, hidden=hidden, learning_rate=2e-3)
+    learner = EncoderLearner(vector_encoder(8, 1, hidden), c)
+    assert sum(p.numel() for p in learner.encoder.parameters()) == weights
     for _ in range(300):
         x, y = rng.integers(2, size=(2, 128, 8)).astype(np.int8)
         y[:, 0] = x[:, 0]

@@ -215,7 +215,10 @@ class EncoderConfig:
         "auto: wmse on images, pixels in the labyrinth",
     )
     hidden: int = setting(
-        128, "width of the two hidden layers, where observations are vectors", 1, 10**5
+        128,
+        "width of the two hidden layers, where observations are vectors; 0: none, Phi is linear",
+        0,
+        10**5,
     )
     embedding: int = setting(32, "output dimensions", 1, 10**4, "Phi training")
     learning_rate: float = setting(5e-4, "Adam", 0, 1, "Phi training")

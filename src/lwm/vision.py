@@ -172,13 +172,15 @@ class VectorTrunk(nn.Module):
     axes = 1
 
     def __init__(self, size: int, width: int, normalise: bool = True) -> None:
-        """``normalise`` False: somebody else does it."""
+        """``width`` 0: no layers, the features are the inputs; ``normalise`` False: somebody else
+        does it."""
         super().__init__()
-        self.width = width
+        self.width = width or size
         self.normaliser = Normaliser(size) if normalise else None
-        self.layers = nn.Sequential(
-            nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
-        )
+        self.layers = nn.Sequential()
+        if width:
+            layers = (nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+            self.layers.extend(layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, size], of any dtype -> features [B, width]."""

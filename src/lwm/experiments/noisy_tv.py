@@ -7,7 +7,7 @@ trained; agent: the DQN is trained with that bonus.  Numbers are of the last qua
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ STEPS = {
 RAW = {"labyrinth": 12, GAME: 84 * 84}
 """Numbers in an observation, which raw prediction takes as they are."""
 SIZES = (2, 4, 8, 32)
+HIDDEN = 128
+"""Width of Φ's hidden layers on bits, if nothing else is said."""
 LAST = 0.75
 """Share of a run after which its numbers are taken."""
 PICTURE, PAGE = Path("docs/noisy-tv.png"), Path("docs/noisy-tv.md")
@@ -63,6 +65,8 @@ class Setting:
     bonus: str
     embedding: int
     steps: int
+    hidden: int = HIDDEN
+    """Labyrinth: width of Φ's two hidden layers; 0: Φ is linear."""
 
     def changes(self) -> dict[str, str]:
         """Settings on top of the preset, as a command gives them."""
@@ -76,10 +80,14 @@ class Setting:
                     "world_model.sigmoid_output": "false",
                     "encoder.pretrain_iterations": "2000",
                 }
+            if self.hidden != HIDDEN:
+                found["encoder.hidden"] = str(self.hidden)
         else:
             found["atari.tv"] = "true"
             if self.bonus == "pixels":  # 7,056 of them do not pass through the RNN's 256
                 found["world_model.residual"] = "true"
+            elif self.bonus != "rf":  # the preset's 1,000 leave a Φ that the model cannot follow
+                found["encoder.pretrain_iterations"] = "5000"
         if self.policy == "random":
             found |= {
                 "loop.policy": "random",
@@ -105,7 +113,8 @@ class Setting:
         )
         told = tuple(f"{k}={v}" for k, v in changes.items())
         arguments = ("train", workload, *flags, "--seed", str(seed), *told)
-        name = f"{self.env}-{self.policy}-{self.bonus}{self.embedding}-{self.steps}"
+        width = "" if self.hidden == HIDDEN else f"-hidden{self.hidden}"
+        name = f"{self.env}-{self.policy}-{self.bonus}{self.embedding}{width}-{self.steps}"
         return runner.Job(f"noisy-tv/{name}/seed{seed}", arguments, config)
 
     def key(self, seed: int) -> tuple[str, ...]:
@@ -152,10 +161,12 @@ def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     every = [raw, *((b, d) for d in SIZES for b in ("wmse", "rf", "idf", "rnd"))]
     agents = [("wmse", 8), raw, ("wmse", 2), ("wmse", 4), ("wmse", 32)]
     agents += [(b, 8) for b in ("rf", "idf", "rnd")]
+    linear = [replace(s, hidden=0) for s in settings(maze, "agent", [("wmse", 4), ("wmse", 2)])]
     screens = [images[0], ("pixels", RAW[GAME]), *images[1:]]
     blocks = [
         (settings(GAME, "random", screens), range(1)),
         (settings(maze, "random", every), range(3)),
+        (linear, range(3)),
         (settings(maze, "agent", agents), range(3)),
         (settings(GAME, "agent", screens), range(1)),
     ]
@@ -172,7 +183,8 @@ def steps(env: str, policy: str, scale: float | None) -> int:
 def config_of(row: Mapping[str, str]) -> Config:
     """The config that a row's command gives with this version."""
     cells = (row["env"], row["policy"], row["bonus"], int(row["embedding"]))
-    return Setting(*cells, _steps(row)).job(int(row["seed"])).config
+    hidden = int(rows.told(row["command"]).get("encoder.hidden", HIDDEN))
+    return Setting(*cells, _steps(row), hidden).job(int(row["seed"])).config
 
 
 def _steps(row: Mapping[str, str]) -> int:
