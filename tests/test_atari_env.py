@@ -586,7 +586,7 @@ def test_signals_are_left_to_the_parent_and_nothing_survives_it() -> None:
 def test_no_orphan_survives_a_killed_parent() -> None:
     code = (
         "import numpy as np, time\n"
-        "from lwm.config import AtariConfig\n"
+        "from lwm.sections import AtariConfig\n"
         "from lwm.envs.atari import AtariEnv\n"
         "env = AtariEnv(AtariConfig(game='freeway', workers=2), np.arange(2))\n"
         "print(*env.pids, flush=True)\n"

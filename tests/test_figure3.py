@@ -148,7 +148,7 @@ def test_sequences_lie_inside_one_episode() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches and few updates."""
-    from lwm.config import EncoderConfig
+    from lwm.sections import EncoderConfig
 
     monkeypatch.setattr(figure3_parts, "CONFIG", EncoderConfig(batch=40))
     monkeypatch.setattr(figure3_parts, "SEQUENCES", 2)

@@ -23,6 +23,7 @@ LAYERS = {
     "lwm.sections": 1,
     "lwm.presets": 1,
     "lwm.config": 1,
+    "lwm.run_config": 1,
     "lwm.streams": 1,
     "lwm.devices": 2,
     "lwm.envs": 2,

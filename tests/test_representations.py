@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lwm.config import EncoderConfig
 from lwm.encoder import Encoder
 from lwm.representations import ContrastiveLearner, InverseLearner, info_nce
+from lwm.sections import EncoderConfig
 from lwm.vision import SIDE
 
 CONFIG = EncoderConfig(embedding=4)

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from lwm import devices, runs, session
 from lwm.actor import Acted, ActorState, act, initial_state
-from lwm.config import AtariConfig, Config, from_dict, replace
+from lwm.config import Config, from_dict, replace
 from lwm.coverage import RAM
 from lwm.envs.vector import Env, RowEnv, make_env
 from lwm.errors import BadInput, LwmError
+from lwm.sections import AtariConfig
 from lwm.types import Step
 
 WAYS = ("up", "down", "left", "right")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lwm.config import EncoderConfig
 from lwm.encoder import Encoder, Observations, PhiLearner
 from lwm.networks import GRU, one_hot
+from lwm.sections import EncoderConfig
 
 HIDDEN = 256
 """Width of the inverse model's hidden layer and of the GRU (as the world model has)."""

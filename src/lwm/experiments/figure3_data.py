@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lwm.config import AtariConfig
 from lwm.coverage import RAM
 from lwm.envs.atari_picture import SIZE
 from lwm.errors import BadInput, RunFailed, reason
 from lwm.experiments import trajectory
 from lwm.probes import MAX_LAG
+from lwm.sections import AtariConfig
 from lwm.streams import environment_seeds, generator
 
 GAME = "montezuma_revenge"

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lwm import probes
-from lwm.config import EncoderConfig
 from lwm.encoder import Encoder, EncoderLearner
 from lwm.experiments import figure3_data
 from lwm.experiments.figure3_data import ACTIONS, Episode, Rows
 from lwm.pairs import draw_pairs
 from lwm.representations import ContrastiveLearner, InverseLearner
+from lwm.sections import EncoderConfig
 from lwm.streams import generator, torch_seeded
 from lwm.vision import shift_offsets
 

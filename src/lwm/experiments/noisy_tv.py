@@ -164,7 +164,7 @@ def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     linear = [replace(s, hidden=0) for s in settings(maze, "agent", [("wmse", 4), ("wmse", 2)])]
     screens = [images[0], ("pixels", RAW[GAME]), *images[1:]]
     blocks = [
-        (settings(GAME, "random", screens), range(1)),
+        (settings(GAME, "random", [*screens, ("wmse", 4), ("wmse", 8)]), range(1)),
         (settings(maze, "random", every), range(3)),
         (linear, range(3)),
         (settings(maze, "agent", agents), range(3)),

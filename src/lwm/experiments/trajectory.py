@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lwm.config import AtariConfig
 from lwm.coverage import RAM
 from lwm.errors import BadInput
 from lwm.files import read_json
+from lwm.sections import AtariConfig
 
 FORMAT = 1
 MAX_STEPS = 5000
