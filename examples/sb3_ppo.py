@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from lwm.adapters.sb3 import LWMCallback, LWMRewardWrapper
 
 ENVS = 16
-STEPS = 120_000
+STEPS = 200_000
 
 
 def run(bonus: bool, seed: int, steps: int) -> Tally:
@@ -24,8 +24,9 @@ def run(bonus: bool, seed: int, steps: int) -> Tally:
             venv,
             scale=0.02,
             seed=seed,
-            stream={"capacity": 10_000, "every": 32, "warmup": 500, "length": 16},
-            overrides={"world_model.learning_rate": 2e-3},
+            # Not too eager: what is new must go on paying until PPO has learned the way there.
+            stream={"capacity": 10_000, "every": 128, "warmup": 500, "length": 16},
+            overrides={"world_model.learning_rate": 1e-3},
         )
     model = PPO(
         "MlpPolicy",
