@@ -26,7 +26,7 @@ def bars(panels: Mapping[str, Sequence[tuple[str, float, float]]], out: Path) ->
     lines = -(-len(panels) // columns)
     size = (5.2 * columns, 0.4 + (1.0 + 0.3 * longest) * lines)
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False).ravel()
+    grid = figure.subplots(lines, columns, squeeze=False, sharex=True).ravel()
     for axes in grid[len(panels) :]:
         axes.axis("off")
     for axes, (title, rows) in zip(grid, panels.items(), strict=False):
@@ -37,8 +37,9 @@ def bars(panels: Mapping[str, Sequence[tuple[str, float, float]]], out: Path) ->
         axes.set_yticks(place, [r[0] for r in rows], fontsize=8)
         axes.invert_yaxis()
         axes.axvline(0, color=INK, lw=0.8)
-        axes.set_title("\n".join(wrap(title, 62)), loc="left", fontsize=10, color=INK)
+        axes.set_title("\n".join(wrap(title, 58)), loc="left", fontsize=10, color=INK)
         axes.set_xlabel("mean normalised, clipped bonus", fontsize=9)
+        axes.tick_params(labelbottom=True)
         axes.grid(axis="x", color=PALE, lw=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
