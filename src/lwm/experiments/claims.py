@@ -13,6 +13,7 @@ from lwm.config import Config, load_preset
 from lwm.experiments import atari, campaign, claims_numbers, rows, runner, table1
 from lwm.experiments.options import PAPER_ATARI_FRAMES, PAPER_LABYRINTH_FRAMES, Options
 from lwm.files import replace_between
+from lwm.statistics import interval
 
 PATH = rows.RESULTS / "claims.csv"
 COLUMNS = (
@@ -245,4 +246,4 @@ def _mean(values: list[float]) -> list[str]:
     """Mean and its interval over seeds."""
     if not values:
         return ["–", "–"]
-    return [f"{np.mean(values):.3f}", table1.interval(np.array(values), 3)]
+    return [f"{np.mean(values):.3f}", interval(np.array(values), 3)]

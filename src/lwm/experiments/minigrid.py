@@ -12,8 +12,8 @@ import numpy as np
 from lwm.config import AGENTS, Config, load_preset
 from lwm.experiments import campaign, curves, rows, runner
 from lwm.experiments.options import Options
-from lwm.experiments.table1 import interval
 from lwm.files import replace_between
+from lwm.statistics import interval
 
 PATH = rows.RESULTS / "minigrid.csv"
 COLUMNS = (
