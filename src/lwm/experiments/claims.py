@@ -105,6 +105,10 @@ class Setting:
         }
         return [{"claim": c, "variant": v, "value": value, **common} for c, v, value in told]
 
+    def beside(self, seed: int) -> list[runner.Job]:
+        """The run on whose walks this one is measured too, if any."""
+        return [replace(self, agent="lwm").job(seed)] if self.agent == "lwm-ff" else []
+
     def _told(
         self, job: runner.Job, seed: int, result: dict[str, Any]
     ) -> list[tuple[str, str, float | None]]:
@@ -115,7 +119,7 @@ class Setting:
             return [(f"{c}-{n}", v, numbers[n]) for c, v in self.variants for n in numbers]
         told = [(f"{claim}-score", variant, result["score"]) for claim, variant in self.variants]
         if self.agent == "lwm-ff":
-            beside = replace(self, agent="lwm").job(seed)
+            (beside,) = self.beside(seed)
             if not runner.finished(beside):
                 print(f"{job.id} waits for {beside.id}, whose walks it is measured on", flush=True)
                 return []
@@ -168,7 +172,9 @@ def status() -> str:
 
 def campaign_of(options: Options) -> campaign.Campaign:
     """The runs that the options ask for."""
-    return campaign.Campaign("claims", plan(options.scale), PATH, COLUMNS, KEYS)
+    return campaign.Campaign(
+        "claims", plan(options.scale), PATH, COLUMNS, KEYS, needs=Setting.beside
+    )
 
 
 def main(options: Options) -> int:
