@@ -33,7 +33,7 @@ def run(bonus: bool, seed: int, steps: int) -> Tally:
         n_steps=32,
         batch_size=512,
         n_epochs=8,
-        learning_rate=1e-3,
+        learning_rate=3e-4,  # with 1e-3 two seeds of three lose the way again
         ent_coef=0.01,
         seed=seed,
         device="cpu",

@@ -352,6 +352,31 @@ def test_sb3_ppo_logs_saves_and_loads(tmp_path: Path) -> None:
     plain.learn(3, callback=module.LWMCallback())  # there is nothing to tell, and no error
 
 
+def test_sb3_the_scale_fades_within_its_shares_of_the_training() -> None:
+    module = sb3()
+    from stable_baselines3 import PPO
+
+    told: dict[int, float] = {}
+
+    class Watch(module.LWMCallback):  # type: ignore[misc, name-defined]
+        def _on_step(self) -> bool:
+            super()._on_step()
+            told[self.num_timesteps] = venv.scale
+            return True
+
+    venv = module.LWMRewardWrapper(dummy(), scale=0.5, preset="debug", stream=STREAM)
+    model = PPO("MlpPolicy", venv, n_steps=32, batch_size=32, n_epochs=1, seed=0, device="cpu")
+    fading = Watch(fade=(0.25, 0.75))
+    model.learn(192, callback=fading)  # two rollouts of three environments
+    assert [told[n] for n in (3, 48, 96, 120, 144, 192)] == [0.5, 0.5, 0.25, 0.125, 0.0, 0.0]
+    told.clear()
+    model.learn(192, callback=fading)  # a second training begins with the full scale
+    assert told[3] == 0.5
+    for bad in ((0.5, 0.5), (-0.1, 1.0), (0.2, 1.1)):
+        with pytest.raises(ValueError, match="expected fade as two growing shares"):
+            module.LWMCallback(fade=bad)
+
+
 def _Remembering(written: set[str]) -> Any:
     from stable_baselines3.common.logger import Logger
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,17 @@ def test_end_to_end(
     assert claims.main(options) == 0
     assert claims.PATH.read_bytes() == before
     assert "started" not in capsys.readouterr().out
+    # The run that it is compared with has its rows but is gone: it is made again, without new ones.
+    (base,) = two(0.001)[0][0].beside(0)
+    shutil.rmtree(base.directory)
+    kept = [row for row in found if "--agent lwm-ff" not in row["command"]]
+    claims.PATH.unlink()
+    rows.append_all(claims.PATH, claims.COLUMNS, kept)
+    assert claims.main(options) == 0
+    assert f"started  {base.id}" in capsys.readouterr().out
+    again = rows.read(claims.PATH, claims.COLUMNS)
+    assert again[: len(kept)] == kept and len(again) == len(found)
+    assert {str(row) for row in again} == {str(row) for row in found}  # the same bits
 
 
 def add(variant: str, seed: int, value: float, settings: str) -> None:

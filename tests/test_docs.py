@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lwm import experiments
+from lwm.experiments import table1
 
 TOP = Path(__file__).resolve().parents[1]
 GUIDE = TOP / "docs" / "plugin.md"
@@ -130,7 +131,7 @@ def test_the_bonus_finds_what_ppo_alone_does_not(
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("table1", "README.md"),
+        ("table1", "docs/table1.md"),
         ("claims", "docs/claims.md"),
         ("minigrid", "docs/minigrid.md"),
         ("noisy-tv", "docs/noisy-tv.md"),
@@ -143,6 +144,14 @@ def test_the_tables_are_those_of_the_committed_rows(
     monkeypatch.chdir(TOP)
     page = Path(file).read_text(encoding="utf-8")
     assert experiments.find(name).markdown() in page, f"run: lwm reproduce {name} --show"
+
+
+def test_the_table_of_the_front_page_is_that_of_the_committed_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(TOP)
+    page = Path("README.md").read_text(encoding="utf-8")
+    assert table1.summary() in page, "run: lwm reproduce table1 --show"
 
 
 PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md")])

@@ -19,6 +19,7 @@ from lwm.config import difference, get, load_preset
 from lwm.errors import BadInput, RunFailed
 from lwm.experiments import atari, limits, rows, runner, table1, table2
 from lwm.experiments.options import Options
+from lwm.statistics import interval
 
 COLUMNS = ("a", "b")
 
@@ -250,10 +251,17 @@ def test_the_limits_beside_our_scores_are_named_by_their_epsilon(
         limit = {"size": 3, "player": player, "episodes": 9, "score": score, "command": "y"}
         rows.append(limits.PATH, limits.COLUMNS, {**limit, "standard_error": 0.0, **source})
     marks = "<!-- table1: written by `lwm reproduce table1` -->\n", "<!-- /table1 -->"
-    (tmp_path / "README.md").write_text("a {}old\n{} z".format(*marks), encoding="utf-8")
-    assert main(["reproduce", "table1", "--show"]) == 0  # runs nothing, writes the table anew
-    made = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert made == f"a {marks[0]}{table1.markdown()}\n{marks[1]} z"
+    (tmp_path / "docs").mkdir()
+    pages = {"README.md": table1.summary(), "docs/table1.md": table1.markdown()}
+    for page in pages:
+        (tmp_path / page).write_text("a {}old\n{} z".format(*marks), encoding="utf-8")
+    assert main(["reproduce", "table1", "--show"]) == 0  # runs nothing, writes the tables anew
+    for page, table in pages.items():
+        made = (tmp_path / page).read_text(encoding="utf-8")
+        assert made == f"a {marks[0]}{table}\n{marks[1]} z"
+    assert table1.summary().endswith(
+        "| 3×3 | `lwm` | paper | -11.00 | 1 | 100.00% | – | -10.8 | -10.70 |"
+    )
     head, _, line = table1.markdown().splitlines()
     assert head.endswith("| paper | Bayes-optimal, ε = 0.01 | blind DFS, ε = 0 |")
     assert line.endswith("| -10.8 | -10.7 | -11.7 |")
@@ -293,9 +301,9 @@ def test_the_interval_over_seeds_is_students() -> None:
     import numpy as np
 
     # Mean -11, standard deviation 1, three seeds: 4.303 / sqrt(3) = 2.48.
-    assert table1.interval(np.array([-10.0, -11.0, -12.0])) == "[-13.48, -8.52]"
-    assert table1.interval(np.array([-10.0])) == "–"
-    assert table1.interval(np.array([-10.0, -11.0, -12.0]), 3) == "[-13.484, -8.516]"
+    assert interval(np.array([-10.0, -11.0, -12.0])) == "[-13.48, -8.52]"
+    assert interval(np.array([-10.0])) == "–"
+    assert interval(np.array([-10.0, -11.0, -12.0]), 3) == "[-13.484, -8.516]"
 
 
 def test_unknown_ids_and_useless_options_are_refused() -> None:

@@ -27,6 +27,12 @@ def half_width(values: ArrayLike) -> float | None:
     return float(_T975[min(len(x) - 2, len(_T975) - 1)] * x.std(ddof=1) / np.sqrt(len(x)))
 
 
+def interval(values: ArrayLike, digits: int = 2) -> str:
+    """95 % interval of the mean over seeds by Student's t; one seed has none."""
+    half, mean = half_width(values), float(np.mean(np.asarray(values, np.float64)))
+    return "–" if half is None else f"[{mean - half:.{digits}f}, {mean + half:.{digits}f}]"
+
+
 def task_weights(tasks: Sequence[ArrayLike]) -> Floats:
     """Weight of each score of all tasks end to end [n]: tasks weigh the same, whatever their number
     of seeds, and so do the seeds of a task.  They sum to 1."""

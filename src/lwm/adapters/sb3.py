@@ -89,10 +89,24 @@ class LWMCallback(BaseCallback):
     Saves nothing, nor does SB3's ``CheckpointCallback`` save the bonus: call ``save``.
     """
 
+    def __init__(self, fade: tuple[float, float] | None = None, verbose: int = 0) -> None:
+        """``fade``: shares of the training between which the scale of the bonus falls to 0."""
+        super().__init__(verbose)
+        if fade is not None and not 0 <= fade[0] < fade[1] <= 1:
+            raise ValueError(f"expected fade as two growing shares within 0 and 1, got {fade}")
+        self.fade = fade
+        self._full: float | None = None
+        """The scale before it fades."""
+
     def _on_step(self) -> bool:
         source = _source(self.model)
         if source is None:
             return True
+        if self.fade is not None:
+            self._full = source.scale if self._full is None else self._full
+            spent = self.num_timesteps / self.locals["total_timesteps"]
+            source.scale = self._full * float(np.interp(spent, self.fade, (1, 0)))
+        self.logger.record("lwm/scale", source.scale)
         if len(source.paid):
             self.logger.record_mean("lwm/reward_int", float(source.paid.mean()))
         self.logger.record("lwm/settled", int(source.bonus.settled))

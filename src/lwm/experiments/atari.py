@@ -13,7 +13,7 @@ from lwm import runs
 from lwm.config import AGENTS, PRESETS, Config, load_preset
 from lwm.experiments import campaign, curves, rows, runner
 from lwm.experiments.options import PAPER_ATARI_FRAMES, Options
-from lwm.experiments.table1 import interval
+from lwm.statistics import interval
 
 PATH = rows.RESULTS / "atari.csv"
 COLUMNS = (

@@ -45,10 +45,12 @@ class Campaign:
     """The column that is printed as a run ends."""
     keep: Callable[[runner.Job], None] | None = None
     """Called with each run that has given its rows: what else is kept of it."""
+    needs: Callable[[Any, int], list[runner.Job]] | None = None
+    """Runs whose directories a run's rows are measured with: made again where they are gone."""
 
 
 Todo = dict[runner.Job, list[tuple[Campaign, Setting, int]]]
-"""Job -> who wants rows of it: mostly one experiment, sometimes two."""
+"""Job -> who wants rows of it: mostly one experiment, sometimes two, none if it is only needed."""
 
 
 def present(path: Path, columns: tuple[str, ...], keys: tuple[str, ...]) -> set[tuple[str, ...]]:
@@ -131,11 +133,16 @@ def run_missing(campaign: Campaign, options: Options) -> None:
 def missing(campaigns: Iterable[Campaign], seeds: int | None) -> Todo:
     """What has no row yet, of each row at most the first ``seeds`` seeds."""
     todo: Todo = {}
+    needed: list[runner.Job] = []
     for campaign in campaigns:
         have = present(campaign.path, campaign.columns, campaign.keys)
         for setting, seed in campaign.plan:
             if setting.key(seed) not in have and (seeds is None or seed < seeds):
                 todo.setdefault(setting.job(seed), []).append((campaign, setting, seed))
+                beside = campaign.needs(setting, seed) if campaign.needs else []
+                needed += [job for job in beside if not runner.finished(job)]
+    for job in needed:
+        todo.setdefault(job, [])  # nobody may want its rows: they are there
     return todo
 
 

@@ -13,6 +13,7 @@ from lwm.config import Config, load_preset
 from lwm.experiments import atari, campaign, claims_numbers, rows, runner, table1
 from lwm.experiments.options import PAPER_ATARI_FRAMES, PAPER_LABYRINTH_FRAMES, Options
 from lwm.files import replace_between
+from lwm.statistics import interval
 
 PATH = rows.RESULTS / "claims.csv"
 COLUMNS = (
@@ -104,6 +105,10 @@ class Setting:
         }
         return [{"claim": c, "variant": v, "value": value, **common} for c, v, value in told]
 
+    def beside(self, seed: int) -> list[runner.Job]:
+        """The run on whose walks this one is measured too, if any."""
+        return [replace(self, agent="lwm").job(seed)] if self.agent == "lwm-ff" else []
+
     def _told(
         self, job: runner.Job, seed: int, result: dict[str, Any]
     ) -> list[tuple[str, str, float | None]]:
@@ -114,7 +119,7 @@ class Setting:
             return [(f"{c}-{n}", v, numbers[n]) for c, v in self.variants for n in numbers]
         told = [(f"{claim}-score", variant, result["score"]) for claim, variant in self.variants]
         if self.agent == "lwm-ff":
-            beside = replace(self, agent="lwm").job(seed)
+            (beside,) = self.beside(seed)
             if not runner.finished(beside):
                 print(f"{job.id} waits for {beside.id}, whose walks it is measured on", flush=True)
                 return []
@@ -167,7 +172,9 @@ def status() -> str:
 
 def campaign_of(options: Options) -> campaign.Campaign:
     """The runs that the options ask for."""
-    return campaign.Campaign("claims", plan(options.scale), PATH, COLUMNS, KEYS)
+    return campaign.Campaign(
+        "claims", plan(options.scale), PATH, COLUMNS, KEYS, needs=Setting.beside
+    )
 
 
 def main(options: Options) -> int:
@@ -245,4 +252,4 @@ def _mean(values: list[float]) -> list[str]:
     """Mean and its interval over seeds."""
     if not values:
         return ["–", "–"]
-    return [f"{np.mean(values):.3f}", table1.interval(np.array(values), 3)]
+    return [f"{np.mean(values):.3f}", interval(np.array(values), 3)]

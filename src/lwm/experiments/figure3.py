@@ -17,9 +17,9 @@ from lwm.errors import BadInput, RunFailed, one_line, reason
 from lwm.experiments import rows, runner
 from lwm.experiments import trajectory as scripts
 from lwm.experiments.options import Options
-from lwm.experiments.table1 import interval
 from lwm.files import replace_between, write_bytes_atomic
 from lwm.machine import machine_facts
+from lwm.statistics import interval
 
 PATH = rows.RESULTS / "figure3.csv"
 COLUMNS = ("representation", "metric", "value", "scale", "seed", "commit")

@@ -12,8 +12,8 @@ import numpy as np
 from lwm.config import AGENTS, Config, load_preset
 from lwm.experiments import campaign, curves, rows, runner
 from lwm.experiments.options import Options
-from lwm.experiments.table1 import interval
 from lwm.files import replace_between
+from lwm.statistics import interval
 
 PATH = rows.RESULTS / "minigrid.csv"
 COLUMNS = (
@@ -25,8 +25,6 @@ MAIN = "MiniGrid-MultiRoom-N4-S5-v1"
 """Version 1 has the four rooms of its name; version 0 has six."""
 OTHERS = ("MiniGrid-DoorKey-8x8-v0", "MiniGrid-MultiRoom-N6-v0", "MiniGrid-KeyCorridorS3R3-v0")
 SEEDS = 3
-RND_BETAS = ("", "intrinsic.beta=0.2", "intrinsic.beta=1")
-"""The unit of RND is the spread of its return: at the preset's β it pays a fifteenth of lwm."""
 PAGE, PICTURE = Path("docs/minigrid.md"), Path("docs/minigrid.png")
 CURVES = rows.RESULTS / "curves" / "minigrid.csv"
 """What the runs told while they trained: their directories are not kept."""
@@ -82,8 +80,7 @@ def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     base = load_preset("minigrid", workload="gym")
     steps = round((1.0 if scale is None else scale) * base.loop.total_frames)
     cut = campaign.shortened(base, steps)
-    first = [Setting(MAIN, agent, cut) for agent in ("lwm", "dqn", "lwm-rf")]
-    first += [Setting(MAIN, "rnd", f"{beta} {cut}".strip()) for beta in RND_BETAS]
+    first = [Setting(MAIN, agent, cut) for agent in ("lwm", "dqn", "rnd", "lwm-rf")]
     rest = [Setting(env, agent, cut) for env in OTHERS for agent in ("lwm", "dqn")]
     return [(s, seed) for group in (first, rest) for seed in range(SEEDS) for s in group]
 

@@ -18,8 +18,8 @@ from lwm.config import Config, load_preset
 from lwm.errors import RunFailed
 from lwm.experiments import campaign, rows, runner
 from lwm.experiments.options import Options
-from lwm.experiments.table1 import interval
 from lwm.files import replace_between
+from lwm.statistics import interval
 from lwm.viewing import Numbers, Viewing, between
 
 PATH = rows.RESULTS / "noisy-tv.csv"

@@ -15,7 +15,7 @@ from lwm.config import load_preset
 from lwm.envs.atari import rom_of
 from lwm.experiments import atari, campaign, rows
 from lwm.experiments.options import PAPER_ATARI_FRAMES, Options
-from lwm.experiments.table1 import interval
+from lwm.statistics import interval
 
 PATH, COLUMNS, KEYS = atari.PATH, atari.COLUMNS, atari.KEYS
 AGENTS, SEEDS = ("lwm", "dqn"), 5

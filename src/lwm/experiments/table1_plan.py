@@ -1,0 +1,120 @@
+"""What table 1 is made of: every labyrinth run and its seeds, where time is best spent first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lwm.config import load_preset
+from lwm.experiments import campaign, runner
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table before seeds: what is trained."""
+
+    size: int
+    agent: str
+    preset: str = "paper"
+    variant: str = ""
+    """``key=value`` settings on top of the preset, separated by blanks."""
+
+    @property
+    def id(self) -> str:
+        """Name of the row: ``4x4-lwm-paper``."""
+        tail = f"-{self.variant.replace(' ', '-')}" if self.variant else ""
+        return f"{self.size}x{self.size}-{self.agent}-{self.preset}{tail}"
+
+    def job(self, seed: int) -> runner.Job:
+        """The training run of one seed."""
+        flags = ("--size", str(self.size), "--agent", self.agent, "--preset", self.preset)
+        changes = self.variant.split()
+        arguments = ("train", "labyrinth", *flags, "--seed", str(seed), *changes)
+        config = load_preset(
+            self.preset,
+            {"env.size": self.size, "agent": self.agent, "seed": seed}
+            | dict(change.split("=", 1) for change in changes),
+        )
+        return runner.Job(f"table1/{self.id}/seed{seed}", arguments, config)
+
+    def key(self, seed: int) -> tuple[str, ...]:
+        """The cells of ``KEYS``."""
+        return (str(self.size), self.agent, self.variant, self.preset, str(seed))
+
+    def rows(self, seed: int) -> list[dict[str, Any]]:
+        """The row of a finished run, from its directory."""
+        job = self.job(seed)
+        result, origin = campaign.outcome(job)
+        row = {
+            "size": self.size,
+            "agent": self.agent,
+            "variant": self.variant,
+            "preset": self.preset,
+            "seed": seed,
+            **origin,
+            **{k: result[k] for k in ("frames", "episodes", "score", "score128", "solved")},
+            "median_solved": result["median_solved"],
+        }
+        return [row]
+
+
+_SWITCHES = (
+    "dqn.reset_state=false",
+    "intrinsic.boundary=mask",
+    "intrinsic.boundary=reset",
+    "replay.start_state=zero",
+    "intrinsic.moments_include_burn_in=true",
+    "dqn.truncation_bootstraps=false",
+)
+
+ROUNDED = "unroll_precision=bfloat16"
+"""Products of bfloat16, where float32 takes more than an hour."""
+
+
+# What `best` changes, taken back one at a time.
+_WITHOUT = (
+    "replay.symmetry_share=0",
+    "replay.symmetry_share=0.5",
+    "replay.align_starts=0",
+    "intrinsic.start_belief=zero",
+    "world_model.loss=mse world_model.learning_rate=5e-4",
+    "loop.actors=32",
+    "dqn.n_step=1",
+    "dqn.gap=0",
+    "dqn.epsilon_base=0.01 dqn.epsilon_high=1",
+    "env.early_steps_per_room=0",
+    "intrinsic.final_beta=-1",
+    "dqn.final_learning_rate=0",
+    "dqn.average=0",
+    "world_model.clip_norm=0",
+    "world_model.pretrain_iterations=1000 world_model.pretrain_rows=100",
+)
+
+
+def plan() -> list[tuple[Setting, int]]:
+    """Every (setting, seed), in the order in which time is best spent."""
+    lwm_dqn = ("lwm", "dqn")
+    betas = [f"intrinsic.beta={b}" for b in (0.1, 1, 10)]
+    blocks: list[tuple[list[Setting], range]] = [
+        ([Setting(n, a) for n in (3, 4) for a in lwm_dqn], range(3)),
+        ([Setting(5, "lwm", "best")], range(3)),
+        ([Setting(n, "lwm", "best") for n in (3, 4)], range(3)),
+        ([Setting(5, a) for a in lwm_dqn], range(3)),
+        ([Setting(5, "lwm", variant=s) for s in _SWITCHES], range(1)),
+        ([Setting(n, "mbie-eb", variant=b) for n in (3, 4) for b in betas], range(1)),
+        ([Setting(3, "lwm-ff")], range(3)),
+        ([Setting(n, a, "official") for n in (3, 4, 5) for a in lwm_dqn], range(1)),
+        ([Setting(n, "lwm", p) for p in ("paper", "best") for n in (3, 4, 5)], range(3, 5)),
+        ([Setting(4, "lwm", variant=s) for s in _SWITCHES], range(2)),
+        ([Setting(4, "dqn", variant="intrinsic.leak_to_baseline=true")], range(2)),
+        (
+            [Setting(4, "lwm", "best", "dqn.epsilon_base=0.01 dqn.epsilon_high=1 dqn.gap=0")],
+            range(1),
+        ),
+        ([Setting(5, "lwm", "best", "dqn.gap=0")], range(2)),
+        ([Setting(5, "lwm", "best", "dqn.gap=0 dqn.symmetric_share=1")], range(3)),
+        ([Setting(4, "lwm", "best", w) for w in _WITHOUT], range(2)),
+        ([Setting(6, "lwm", "best", ROUNDED)], range(3)),
+        ([Setting(n, "random") for n in (3, 4, 5)], range(1)),
+    ]
+    return [(s, seed) for settings, seeds in blocks for seed in seeds for s in settings]
