@@ -264,7 +264,7 @@ def test_the_limits_beside_our_scores_are_named_by_their_epsilon(
     )
     head, _, line = table1.markdown().splitlines()
     assert head.endswith("| paper | Bayes-optimal, ε = 0.01 | blind DFS, ε = 0 |")
-    assert line.endswith("| -10.8 | -10.7 | -11.7 |")
+    assert line.endswith("| -10.8 | -10.70 | -11.70 |")
 
 
 def test_costs_are_told_alike() -> None:

@@ -111,8 +111,8 @@ def markdown() -> str:
             _solved(group),
             _median(group),
             _number(PAPER.get((size, agent, ""))),
-            _number(known.get((size, "bayes-optimal-eps0.01"))),
-            _number(known.get((size, "blind-dfs"))),
+            _number(known.get((size, "bayes-optimal-eps0.01")), ".2f"),
+            _number(known.get((size, "blind-dfs")), ".2f"),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -170,8 +170,8 @@ def _order(key: tuple[Any, ...]) -> tuple[Any, ...]:
     return size, AGENTS.index(agent), place, preset, variant
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:g}"
+def _number(value: float | None, form: str = "g") -> str:
+    return "–" if value is None else format(value, form)
 
 
 def _put_in_pages(table: str) -> None:

@@ -16,7 +16,7 @@ _STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-header, main, footer { max-width: 68rem; margin: 0 auto; padding: 0 1rem; }
+header, main, footer { max-width: 78rem; margin: 0 auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 1.6rem 0 .3rem; }
 h2 { font-size: 1.3rem; margin: 2.6rem 0 .6rem; padding-top: .6rem;
   border-top: 1px solid var(--line); }
@@ -31,9 +31,10 @@ code { font: .86em/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   outline: 2px solid var(--link); outline-offset: 2px; }
 table { border-collapse: collapse; width: 100%; font-size: .875rem; }
 .caption { margin: .6rem 0 .4rem; font-size: .92rem; color: var(--soft); }
-th, td { padding: .34rem .6rem; text-align: left; white-space: nowrap;
-  border-top: 1px solid var(--line); }
-thead th { white-space: normal; vertical-align: bottom; background: var(--card); border-top: 0; }
+th, td { padding: .34rem .55rem; text-align: left; border-top: 1px solid var(--line); }
+tbody th, td { white-space: nowrap; }
+td.long { white-space: normal; min-width: 11rem; max-width: 17rem; overflow-wrap: break-word; }
+thead th { vertical-align: bottom; background: var(--card); border-top: 0; }
 th.num, td.num { text-align: right; font-variant-numeric: tabular-nums; }
 tbody th { font-weight: 600; } td code { white-space: nowrap; }
 figure { margin: 1.4rem 0; } figure img { display: block; max-width: 100%; height: auto;
@@ -54,6 +55,8 @@ button { font: inherit; padding: .3rem .9rem; min-width: 5.2rem; border-radius: 
   vertical-align: middle; }
 """
 
+_LINE = 24
+"""Letters of a cell from which on it may be broken into lines."""
 _HEADINGS = re.compile(r'<h2 id="([^"]+)">(.*?)</h2>')
 _NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+]?\d+)?%?|–|\[.*\]")
 
@@ -107,7 +110,8 @@ def table(
             elif numeric[number]:
                 cells.append(f'<td class="num">{text.replace("-", "−")}</td>')
             else:
-                cells.append(f"<td>{text}</td>")
+                wraps = number not in raw and len(cell) > _LINE
+                cells.append(f"<td{' class=long' * wraps}>{text}</td>")
         lines.append("<tr>" + "".join(cells) + "</tr>")
     top = "".join(
         f'<th scope="col"{" class=num" * right}>{escape(name)}</th>'
