@@ -25,6 +25,8 @@ MAIN = "MiniGrid-MultiRoom-N4-S5-v1"
 """Version 1 has the four rooms of its name; version 0 has six."""
 OTHERS = ("MiniGrid-DoorKey-8x8-v0", "MiniGrid-MultiRoom-N6-v0", "MiniGrid-KeyCorridorS3R3-v0")
 SEEDS = 3
+SMALL = "intrinsic.beta=0.002"
+"""A tenth of the preset's β, one seed: does the bonus outbid the reward?"""
 PAGE, PICTURE = Path("docs/minigrid.md"), Path("docs/minigrid.png")
 CURVES = rows.RESULTS / "curves" / "minigrid.csv"
 """What the runs told while they trained: their directories are not kept."""
@@ -82,7 +84,9 @@ def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     cut = campaign.shortened(base, steps)
     first = [Setting(MAIN, agent, cut) for agent in ("lwm", "dqn", "rnd", "lwm-rf")]
     rest = [Setting(env, agent, cut) for env in OTHERS for agent in ("lwm", "dqn")]
-    return [(s, seed) for group in (first, rest) for seed in range(SEEDS) for s in group]
+    small = [Setting(env, "lwm", f"{SMALL} {cut}".strip()) for env in (MAIN, *OTHERS)]
+    blocks = ((first, SEEDS), (small, 1), (rest, SEEDS))
+    return [(s, seed) for group, seeds in blocks for seed in range(seeds) for s in group]
 
 
 def config_of(row: Mapping[str, str]) -> Config:

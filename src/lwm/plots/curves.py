@@ -126,8 +126,8 @@ def score_plot(
             _score_axis(axes, "x", low, high)
         whole.set_title(f"{size}×{size}: all scores", loc="left", fontsize=10)
         told = [p for p in ("blind-dfs", "bayes-optimal", "full-map") if p in lines]
-        text = "   ".join(f"{_PLAYERS[p][0]} {_minus(-lines[p])}" for p in told)
-        near.set_title(f"near the limits:  {text}", loc="left", fontsize=9)
+        text = "  ".join(f"{_PLAYERS[p][0]} {_minus(-lines[p])}" for p in told)
+        near.set_title(f"near: {text}", loc="left", fontsize=8.5)
     for axes in grid[-1]:
         axes.set_xlabel("mean return of an episode (log scale, better to the right)")
     labels = [axes.get_legend_handles_labels() for axes in grid.flat]
