@@ -40,7 +40,7 @@ def bands(
     out: Path,
     unit: str = "emulator frames",
 ) -> None:
-    """A panel a game, three in a row, as a PNG.
+    """A panel a game, three in a row, as a PNG; who is in several has the same colour in all.
 
     Args:
         groups: (game, agent and preset, metric) -> its band and number of seeds.
@@ -56,11 +56,13 @@ def bands(
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[len(games) :]:
         axes.axis("off")
+    kinds = sorted({key[1:] for key in groups})
+    colours = {kind: _COLOURS[n % len(_COLOURS)] for n, kind in enumerate(kinds)}
     for axes, game in zip(grid, games, strict=False):
         drawn = sorted(key for key in groups if key[0] == game)
-        for number, key in enumerate(drawn):
+        for key in drawn:
             band, seeds = groups[key]
-            colour = _COLOURS[number % len(_COLOURS)]
+            colour = colours[key[1:]]
             label = f"{key[1]}, {seeds} seed{'s' * (seeds > 1)}"
             label += "" if "last" in key[2] else ", all actors"
             axes.fill_between(band.frames, band.low, band.high, color=colour, alpha=0.22, lw=0)
