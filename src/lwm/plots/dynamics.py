@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lwm.plots.style import BLUE, GREEN, INK, ORANGE, PALE, PINK, write
+from lwm.plots.style import BLACK, BLUE, GREEN, INK, ORANGE, PALE, PINK, RED, SKY, write
 
-_COLOURS = (BLUE, ORANGE, GREEN, PINK)
+_COLOURS = (BLUE, ORANGE, GREEN, PINK, RED, SKY, BLACK)
 
 
 class Band(Protocol):
