@@ -26,7 +26,7 @@ MAIN = "MiniGrid-MultiRoom-N4-S5-v1"
 OTHERS = ("MiniGrid-DoorKey-8x8-v0", "MiniGrid-MultiRoom-N6-v0", "MiniGrid-KeyCorridorS3R3-v0")
 SEEDS = 3
 SMALL = "intrinsic.beta=0.002"
-"""A tenth of the preset's β, one seed: does the bonus outbid the reward?"""
+"""A tenth of the preset's β: does the bonus outbid the reward?"""
 PAGE, PICTURE = Path("docs/minigrid.md"), Path("docs/minigrid.png")
 CURVES = rows.RESULTS / "curves" / "minigrid.csv"
 """What the runs told while they trained: their directories are not kept."""
@@ -85,8 +85,7 @@ def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     first = [Setting(MAIN, agent, cut) for agent in ("lwm", "dqn", "rnd", "lwm-rf")]
     rest = [Setting(env, agent, cut) for env in OTHERS for agent in ("lwm", "dqn")]
     small = [Setting(env, "lwm", f"{SMALL} {cut}".strip()) for env in (MAIN, *OTHERS)]
-    blocks = ((first, SEEDS), (small, 1), (rest, SEEDS))
-    return [(s, seed) for group, seeds in blocks for seed in range(seeds) for s in group]
+    return [(s, seed) for group in (first, small, rest) for seed in range(SEEDS) for s in group]
 
 
 def config_of(row: Mapping[str, str]) -> Config:
