@@ -52,7 +52,9 @@ def bands(
     games = sorted({game for game, _, _ in groups})
     columns = min(3, len(games))
     rows = -(-len(games) // columns)
-    figure = Figure(figsize=(max(5.0, 3.6 * columns), 3.1 * rows), layout="constrained")
+    most = max(sum(key[0] == game for key in groups) for game in games)
+    size = (max(5.0, 3.6 * columns), (2.9 + 0.18 * most) * rows)
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[len(games) :]:
         axes.axis("off")
@@ -85,4 +87,5 @@ def _finish(axes: Any, title: str, unit: str) -> None:
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g} M" if x >= 1e6 else f"{x / 1e3:g} k")
     axes.grid(axis="y", color=PALE, lw=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="best")
+    # Below: inside it would hide curves.
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.17))
