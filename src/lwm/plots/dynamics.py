@@ -58,13 +58,13 @@ def bands(
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[len(games) :]:
         axes.axis("off")
-    kinds = sorted({key[1:] for key in groups})
-    colours = {kind: _COLOURS[n % len(_COLOURS)] for n, kind in enumerate(kinds)}
+    agents = sorted({agent for _, agent, _ in groups})
+    colours = {agent: _COLOURS[n % len(_COLOURS)] for n, agent in enumerate(agents)}
     for axes, game in zip(grid, games, strict=False):
         drawn = sorted(key for key in groups if key[0] == game)
         for key in drawn:
             band, seeds = groups[key]
-            colour = colours[key[1:]]
+            colour = colours[key[1]]
             label = f"{key[1]}, {seeds} seed{'s' * (seeds > 1)}"
             label += "" if "last" in key[2] else ", all actors"
             axes.fill_between(band.frames, band.low, band.high, color=colour, alpha=0.22, lw=0)
