@@ -15,7 +15,7 @@ ENVS = 64
 STEPS = 150_000
 SCALE = 0.005
 """Of the bonus.  PPO normalises advantages, so as long as there is no reward this changes little;
-once there is one, the bonus must not outbid it: the clip of 10 makes it 0.05 a step at most."""
+once there is one, the bonus should not outbid it."""
 
 
 def run(bonus: bool, seed: int, steps: int) -> Tally:

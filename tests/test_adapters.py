@@ -369,9 +369,11 @@ def test_sb3_the_scale_fades_within_its_shares_of_the_training() -> None:
     fading = Watch(fade=(0.25, 0.75))
     model.learn(192, callback=fading)  # two rollouts of three environments
     assert [told[n] for n in (3, 48, 96, 120, 144, 192)] == [0.5, 0.5, 0.25, 0.125, 0.0, 0.0]
+    assert venv.scale == 0.5  # a second training begins with the full scale
     told.clear()
-    model.learn(192, callback=fading)  # a second training begins with the full scale
-    assert told[3] == 0.5
+    model.learn(192, callback=Watch(fade=(0.25, 0.75)), reset_num_timesteps=False)
+    assert [told[192 + n] for n in (3, 48, 96, 192)] == [0.5, 0.5, 0.25, 0.0]
+    assert venv.scale == 0.5
     for bad in ((0.5, 0.5), (-0.1, 1.0), (0.2, 1.1)):
         with pytest.raises(ValueError, match="expected fade as two growing shares"):
             module.LWMCallback(fade=bad)

@@ -90,21 +90,31 @@ class LWMCallback(BaseCallback):
     """
 
     def __init__(self, fade: tuple[float, float] | None = None, verbose: int = 0) -> None:
-        """``fade``: shares of the training between which the scale of the bonus falls to 0."""
+        """``fade``: shares of one ``learn`` between which the scale of the bonus falls to 0; when
+        it ends the scale is what it was before."""
         super().__init__(verbose)
         if fade is not None and not 0 <= fade[0] < fade[1] <= 1:
             raise ValueError(f"expected fade as two growing shares within 0 and 1, got {fade}")
         self.fade = fade
-        self._full: float | None = None
-        """The scale before it fades."""
+        self._full, self._begun = 0.0, 0
+        """Scale and steps at the beginning of this ``learn``."""
+
+    def _on_training_start(self) -> None:
+        source = _source(self.model)
+        self._full, self._begun = 0.0 if source is None else source.scale, self.num_timesteps
+
+    def _on_training_end(self) -> None:
+        source = _source(self.model)
+        if source is not None and self.fade is not None:
+            source.scale = self._full
 
     def _on_step(self) -> bool:
         source = _source(self.model)
         if source is None:
             return True
         if self.fade is not None:
-            self._full = source.scale if self._full is None else self._full
-            spent = self.num_timesteps / self.locals["total_timesteps"]
+            steps = self.locals["total_timesteps"] - self._begun
+            spent = (self.num_timesteps - self._begun) / steps
             source.scale = self._full * float(np.interp(spent, self.fade, (1, 0)))
         self.logger.record("lwm/scale", source.scale)
         if len(source.paid):

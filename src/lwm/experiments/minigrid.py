@@ -85,7 +85,7 @@ def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     first = [Setting(MAIN, agent, cut) for agent in ("lwm", "dqn", "rnd", "lwm-rf")]
     rest = [Setting(env, agent, cut) for env in OTHERS for agent in ("lwm", "dqn")]
     small = [Setting(env, "lwm", f"{SMALL} {cut}".strip()) for env in (MAIN, *OTHERS)]
-    return [(s, seed) for group in (first, small, rest) for seed in range(SEEDS) for s in group]
+    return [(s, seed) for group in (first, rest, small) for seed in range(SEEDS) for s in group]
 
 
 def config_of(row: Mapping[str, str]) -> Config:

@@ -119,10 +119,11 @@ def markdown() -> str:
 
 
 def summary() -> str:
-    """The presets as they are, without their variants: what the README shows."""
+    """The presets as they are, or with rounded products: what the README shows."""
     known = limits.table()
     lines = [
-        "| size | agent | preset | ours | seeds | solved | median of solved | paper | limit |",
+        "| size | agent | preset | ours | seeds | solved | median of solved | paper | "
+        "best possible |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for (size, agent, variant, preset), group in _groups().items():
@@ -130,11 +131,11 @@ def summary() -> str:
             continue
         best = known.get((size, "bayes-optimal-eps0.01"))
         blind = known.get((size, "blind-dfs"))
-        limit = "–" if blind is None else f"{blind:.2f} (blind DFS)"
+        limit = "–" if blind is None else f"unknown; blind DFS {blind:.2f}"
         cells = [
             f"{size}×{size}",
             f"`{agent}`",
-            preset,
+            f"{preset}, bfloat16" if variant == ROUNDED else preset,
             f"{np.mean([float(r['score']) for r in group]):.2f}",
             str(len(group)),
             _solved(group),

@@ -38,7 +38,7 @@ class Setting:
         return runner.Job(f"table1/{self.id}/seed{seed}", arguments, config)
 
     def key(self, seed: int) -> tuple[str, ...]:
-        """The cells of ``KEYS``."""
+        """Size, agent, variant, preset and seed, as the cells of its row have them."""
         return (str(self.size), self.agent, self.variant, self.preset, str(seed))
 
     def rows(self, seed: int) -> list[dict[str, Any]]:

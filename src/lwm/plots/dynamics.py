@@ -52,17 +52,19 @@ def bands(
     games = sorted({game for game, _, _ in groups})
     columns = min(3, len(games))
     rows = -(-len(games) // columns)
-    figure = Figure(figsize=(max(5.0, 3.6 * columns), 3.1 * rows), layout="constrained")
+    most = max(sum(key[0] == game for key in groups) for game in games)
+    size = (max(5.0, 3.6 * columns), (2.9 + 0.18 * most) * rows)
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[len(games) :]:
         axes.axis("off")
-    kinds = sorted({key[1:] for key in groups})
-    colours = {kind: _COLOURS[n % len(_COLOURS)] for n, kind in enumerate(kinds)}
+    agents = sorted({agent for _, agent, _ in groups})
+    colours = {agent: _COLOURS[n % len(_COLOURS)] for n, agent in enumerate(agents)}
     for axes, game in zip(grid, games, strict=False):
         drawn = sorted(key for key in groups if key[0] == game)
         for key in drawn:
             band, seeds = groups[key]
-            colour = colours[key[1:]]
+            colour = colours[key[1]]
             label = f"{key[1]}, {seeds} seed{'s' * (seeds > 1)}"
             label += "" if "last" in key[2] else ", all actors"
             axes.fill_between(band.frames, band.low, band.high, color=colour, alpha=0.22, lw=0)
@@ -85,4 +87,5 @@ def _finish(axes: Any, title: str, unit: str) -> None:
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g} M" if x >= 1e6 else f"{x / 1e3:g} k")
     axes.grid(axis="y", color=PALE, lw=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="best")
+    # Below: inside it would hide curves.
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.17))
