@@ -40,7 +40,7 @@ def bands(
     out: Path,
     unit: str = "emulator frames",
 ) -> None:
-    """A panel a game, three in a row, as a PNG; who is in several has the same colour in all.
+    """A panel a game, two or three in a row, as a PNG; who is in several has the same colour in all.
 
     Args:
         groups: (game, agent and preset, metric) -> its band and number of seeds.
@@ -50,7 +50,7 @@ def bands(
     from matplotlib.figure import Figure
 
     games = sorted({game for game, _, _ in groups})
-    columns = min(3, len(games))
+    columns = 2 if len(games) == 4 else min(3, len(games))
     rows = -(-len(games) // columns)
     most = max(sum(key[0] == game for key in groups) for game in games)
     size = (max(5.0, 3.6 * columns), (2.9 + 0.18 * most) * rows)
