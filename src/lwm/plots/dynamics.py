@@ -40,7 +40,7 @@ def bands(
     out: Path,
     unit: str = "emulator frames",
 ) -> None:
-    """A panel a game, two or three in a row, as a PNG; who is in several has the same colour in all.
+    """A panel a game as a PNG; who is in several has the same colour in all.
 
     Args:
         groups: (game, agent and preset, metric) -> its band and number of seeds.
