@@ -17,7 +17,7 @@ from lwm import experiments, files, runs, session
 from lwm.cli import main
 from lwm.config import difference, get, load_preset
 from lwm.errors import BadInput, RunFailed
-from lwm.experiments import atari, limits, rows, runner, table1, table2
+from lwm.experiments import atari, limits, rows, runner, table1, table1_plan, table2
 from lwm.experiments.options import Options
 from lwm.statistics import interval
 
@@ -236,6 +236,22 @@ def test_what_best_changes_is_taken_back_in_the_plan() -> None:
     together = {"env.early_share", "replay.unroll", "replay.burn_in", "dqn.anneal_share",
                 "intrinsic.fade_from", "loop.actors", "loop.cycles_per_update"}  # fmt: skip
     assert set(difference(best, paper)) - back == together | {"preset", "env.size"}
+
+
+def test_a_run_that_averages_gives_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = {"episodes": 8, "score": -3.0, "score128": -3.0, "solved": 1.0, "median_solved": -3.0}
+    result = {**last, "frames": 10, "score": -2.0, "last_weights": last}
+    origin = {"command": "c", "commit": "d", "machine": "m"}
+    monkeypatch.setattr(table1_plan.campaign, "outcome", lambda job: (result, origin))
+    switch = "dqn.reset_state=false"
+    for variant, rest in ((table1_plan.AVERAGED, ""), (f"{switch} {table1_plan.AVERAGED}", switch)):
+        setting = table1_plan.Setting(4, "lwm", variant=variant)
+        averaged, plain = setting.rows(1)
+        assert (averaged["variant"], averaged["score"]) == (variant, -2.0)
+        assert (plain["variant"], plain["score"]) == (rest, -3.0)
+        assert set(plain) == set(averaged) == set(table1.COLUMNS)
+        assert plain["frames"] == 10
+    assert len(table1_plan.Setting(4, "lwm").rows(1)) == 1
 
 
 def test_the_limits_beside_our_scores_are_named_by_their_epsilon(

@@ -63,6 +63,21 @@ def test_same_seed_same_run(agent: str) -> None:
     assert same(first, finish(Trainer(config(agent=agent))))
 
 
+def test_averaging_weights_leaves_training_alone() -> None:
+    small = {"env__size": 2, "evaluation__episodes": 64, "evaluation__epsilon": 0.5}
+    plain, averaged = Trainer(config(**small)), Trainer(config(**small, dqn__average=0.9))
+    (events, state), (others, beside) = finish(plain), finish(averaged)
+    assert same(events, others)
+    average = beside["learner"].pop("average")
+    assert same(state, beside)
+    assert not same(average, state["learner"]["dqn"])
+    result, both = session.score(plain), session.score(averaged)
+    last = both["last_weights"]
+    assert "last_weights" not in result
+    assert last == {key: result[key] for key in last}
+    assert last["score"] != both["score"]
+
+
 def test_another_seed_another_run() -> None:
     events, state = finish(Trainer(config()))
     other_events, other_state = finish(Trainer(config(seed=1)))

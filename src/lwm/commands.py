@@ -181,6 +181,8 @@ def describe(result: dict[str, Any]) -> str:
         )
     median, first = result["median_solved"], min(128, result["episodes"])
     tail = "" if median is None else f", median of solved {median:.0f}"
+    if "last_weights" in result:
+        tail += f"; the last weights instead of the averaged: {result['last_weights']['score']:.2f}"
     return (
         f"score {_sure(result, '.2f')} over {result['episodes']:,} episodes at "
         f"{result['frames']:,} frames; first {first}: {result['score128']:.2f}; "

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from lwm import devices
 from lwm.actor import act, initial_state, narrowed
+from lwm.agent import RecurrentDQN
 from lwm.config import Config
 from lwm.coverage import Coverage
 from lwm.envs.vector import Env, make_env, sense_in
@@ -70,27 +71,33 @@ def evaluate(
     episodes: int | None = None,
     purpose: str = "test",
     coverage: Coverage | None = None,
+    policy: RecurrentDQN | None = None,
 ) -> Scores:
     """Play ``episodes`` first episodes with the final parameters and frozen moments.
 
     The seeds of ``purpose`` (``test`` or ``validation``) are the same for every run, so that runs
     are compared on the same environments, and training never uses them.  ``coverage`` notes the
-    positions of the games that count.
+    positions of the games that count; ``policy`` plays instead of the learner's own.
     """
     n = episodes or config.evaluation.episodes
     env = make_env(config, environment_seeds(purpose, n), coverage is not None)
     try:
-        return _play(config, learner, env, purpose, coverage)
+        return _play(config, learner, policy or learner.policy, env, purpose, coverage)
     finally:
         env.close()
 
 
 def _play(
-    config: Config, learner: LearnerState, env: Env, purpose: str, coverage: Coverage | None
+    config: Config,
+    learner: LearnerState,
+    policy: RecurrentDQN,
+    env: Env,
+    purpose: str,
+    coverage: Coverage | None,
 ) -> Scores:
     n = env.num_envs
     rng = generator(config.seed, f"evaluate-{purpose}")
-    policy, bonus = learner.policy, learner.bonus
+    bonus = learner.bonus
     state = initial_state(policy, bonus, n, learner.embedding)
     returns = np.zeros(n, np.float32)
     lengths = np.zeros(n, np.int64)

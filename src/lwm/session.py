@@ -233,12 +233,19 @@ def run(
 
 
 def score(trained: Trained, episodes: int | None = None) -> dict[str, Any]:
-    """The present parameters on test seeds, with what is needed to read the number."""
-    config = trained.config
+    """The present parameters on test seeds, with what is needed to read the number.
+
+    Where averaged weights are scored, ``last_weights`` has what the online ones give on the same
+    episodes: averaging leaves training as it is, so that is the score without it.
+    """
+    config, learner = trained.config, trained.learner
     seen = coverage_in(config)
-    result = _summary(evaluate(config, trained.learner, episodes, coverage=seen), config)
+    result = _summary(evaluate(config, learner, episodes, coverage=seen), config)
     if seen is not None:
         result |= {"rooms": seen.rooms, "positions": seen.positions}
+    if learner.average is not None:
+        last = evaluate(config, learner, episodes, policy=learner.dqn)
+        result["last_weights"] = _summary(last, config)
     return {"frames": trained.frames, "epsilon": config.evaluation.epsilon, **result}
 
 

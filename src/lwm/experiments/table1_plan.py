@@ -42,20 +42,30 @@ class Setting:
         return (str(self.size), self.agent, self.variant, self.preset, str(seed))
 
     def rows(self, seed: int) -> list[dict[str, Any]]:
-        """The row of a finished run, from its directory."""
-        job = self.job(seed)
-        result, origin = campaign.outcome(job)
-        row = {
-            "size": self.size,
-            "agent": self.agent,
-            "variant": self.variant,
-            "preset": self.preset,
-            "seed": seed,
-            **origin,
-            **{k: result[k] for k in ("frames", "episodes", "score", "score128", "solved")},
-            "median_solved": result["median_solved"],
-        }
-        return [row]
+        """The rows of a finished run, from its directory.
+
+        A variant that averages weights is two rows: of the average, and of the last weights, which
+        are those of a run without averaging.
+        """
+        result, origin = campaign.outcome(self.job(seed))
+        scored = {self.variant: result}
+        if AVERAGED in self.variant:
+            rest = " ".join(change for change in self.variant.split() if change != AVERAGED)
+            scored[rest] = result["last_weights"]
+        measured = ("episodes", "score", "score128", "solved", "median_solved")
+        return [
+            {
+                "size": self.size,
+                "agent": self.agent,
+                "variant": variant,
+                "preset": self.preset,
+                "seed": seed,
+                "frames": result["frames"],
+                **origin,
+                **{k: found[k] for k in measured},
+            }
+            for variant, found in scored.items()
+        ]
 
 
 _SWITCHES = (
@@ -66,6 +76,11 @@ _SWITCHES = (
     "intrinsic.moments_include_burn_in=true",
     "dqn.truncation_bootstraps=false",
 )
+
+_BASELINE_SWITCHES = ("intrinsic.leak_to_baseline=true", "dqn.reset_state=false")
+
+AVERAGED = "dqn.average=0.998"
+"""Averaged weights are scored, the last ones beside them.  Training is the same."""
 
 ROUNDED = "unroll_precision=bfloat16"
 """Products of bfloat16, where float32 takes more than an hour."""
@@ -104,9 +119,10 @@ def plan() -> list[tuple[Setting, int]]:
         ([Setting(n, "mbie-eb", variant=b) for n in (3, 4) for b in betas], range(1)),
         ([Setting(3, "lwm-ff")], range(3)),
         ([Setting(n, a, "official") for n in (3, 4, 5) for a in lwm_dqn], range(1)),
-        ([Setting(n, "lwm", p) for p in ("paper", "best") for n in (3, 4, 5)], range(3, 5)),
-        ([Setting(4, "lwm", variant=s) for s in _SWITCHES], range(2)),
-        ([Setting(4, "dqn", variant="intrinsic.leak_to_baseline=true")], range(2)),
+        ([Setting(n, "lwm", variant=AVERAGED) for n in (3, 4, 5)], range(5)),
+        ([Setting(n, "lwm", "best") for n in (3, 4, 5)], range(3, 5)),
+        ([Setting(4, "lwm", variant=f"{s} {AVERAGED}") for s in _SWITCHES], range(2)),
+        ([Setting(4, "dqn", variant=s) for s in _BASELINE_SWITCHES], range(2)),
         (
             [Setting(4, "lwm", "best", "dqn.epsilon_base=0.01 dqn.epsilon_high=1 dqn.gap=0")],
             range(1),
