@@ -119,9 +119,9 @@ def plan() -> list[tuple[Setting, int]]:
         ([Setting(n, "mbie-eb", variant=b) for n in (3, 4) for b in betas], range(1)),
         ([Setting(3, "lwm-ff")], range(3)),
         ([Setting(n, a, "official") for n in (3, 4, 5) for a in lwm_dqn], range(1)),
-        ([Setting(n, "lwm", variant=AVERAGED) for n in (3, 4, 5)], range(5)),
+        ([Setting(n, "lwm", variant=AVERAGED) for n in (3, 4, 5)], range(3, 5)),
+        ([Setting(4, "lwm", variant=f"{s} {AVERAGED}") for s in _SWITCHES], range(3, 5)),
         ([Setting(n, "lwm", "best") for n in (3, 4, 5)], range(3, 5)),
-        ([Setting(4, "lwm", variant=f"{s} {AVERAGED}") for s in _SWITCHES], range(2)),
         ([Setting(4, "dqn", variant=s) for s in _BASELINE_SWITCHES], range(2)),
         (
             [Setting(4, "lwm", "best", "dqn.epsilon_base=0.01 dqn.epsilon_high=1 dqn.gap=0")],
