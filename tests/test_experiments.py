@@ -226,6 +226,7 @@ def test_every_planned_run_has_its_own_id_and_a_config_that_its_command_gives() 
 def test_what_best_changes_is_taken_back_in_the_plan() -> None:
     paper, best = load_preset("paper"), load_preset("best", {"env.size": 5, "agent": "lwm"})
     planned = [s for s, _ in table1.plan() if s.size in (4, 5) and s.preset == "best"]
+    planned.append(table1_plan.ablation(table1_plan.LAST))  # a row of the run beside it
     back: set[str] = set()
     for setting in planned:
         whole = load_preset("best", {"env.size": setting.size, "agent": "lwm"})
@@ -252,6 +253,34 @@ def test_a_run_that_averages_gives_two_rows(monkeypatch: pytest.MonkeyPatch) -> 
         assert set(plain) == set(averaged) == set(table1.COLUMNS)
         assert plain["frames"] == 10
     assert len(table1_plan.Setting(4, "lwm").rows(1)) == 1
+    averaged, plain = table1_plan.ablation("").rows(1)
+    assert plain["variant"] == f"{averaged['variant']} dqn.average=0"
+    assert (averaged["score"], plain["score"]) == (-2.0, -3.0)
+
+
+def test_ablations_are_a_table_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table1, "PATH", tmp_path / "table1.csv")
+    row = dict.fromkeys(table1.COLUMNS, "0") | {"size": 4, "agent": "lwm", "preset": "best"}
+    scored = {"": {1: -24.0, 2: -26.0}, "dqn.gap=0": {1: -25.5, 2: -25.0}, "dqn.n_step=1": {3: -9}}
+    variants = {w: table1_plan.ablation(w).variant for w in scored} | {"": table1_plan.SHORT}
+    found = [
+        row | {"variant": variants[without], "seed": seed, "score": score}
+        for without, seeds in scored.items()
+        for seed, score in seeds.items()
+    ]
+    whole = row | {"variant": "", "seed": 1, "score": -22.0}
+    rows.append_all(table1.PATH, table1.COLUMNS, [*found, whole])
+    cells = [[c.strip() for c in line.split("|")] for line in table1.ablations().splitlines()[2:]]
+    told = [(c[1], c[2], c[3], c[4]) for c in cells]
+    assert told == [
+        ("– (as it is)", "-25.00", "–", "1 2"),
+        ("`dqn.n_step=1`", "-9.00", "–", "3"),
+        ("`dqn.gap=0`", "-25.25", "-1.50 +1.00", "1 2"),
+    ]
+    assert "-22.00" in table1.scores() and "-25" not in table1.scores()
+    assert table1.markdown() == f"{table1.scores()}\n\n{table1.ablations()}"
 
 
 def test_the_limits_beside_our_scores_are_named_by_their_epsilon(

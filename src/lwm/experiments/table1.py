@@ -11,7 +11,7 @@ import numpy as np
 from lwm.config import AGENTS, Config
 from lwm.experiments import campaign, limits, rows
 from lwm.experiments.options import PAPER_LABYRINTH_FRAMES, Options
-from lwm.experiments.table1_plan import ROUNDED, Setting, plan
+from lwm.experiments.table1_plan import ROUNDED, WITHOUT, Setting, ablation, plan
 from lwm.files import replace_between
 from lwm.statistics import interval
 
@@ -39,6 +39,10 @@ PAPER = {
 """(size, agent, variant) -> the paper's score.  Of MBIE-EB we report every beta: the paper's score
 stands beside each, and none is chosen by its test score."""
 
+_ABLATIONS = {ablation(without): without for without in ("", *WITHOUT)}
+"""Settings of the ablations of preset ``best``, which have a table of their own -> what they take
+back."""
+
 
 def config_of(row: Mapping[str, str]) -> Config:
     """The config that a row's command gives with this version."""
@@ -61,12 +65,16 @@ def status() -> str:
 
 
 def scaled(scale: float | None) -> list[tuple[Setting, int]]:
-    """The plan at a fraction of the paper's frames: another variant, so its rows stay apart."""
+    """The plan at a fraction of the paper's frames: another variant, so its rows stay apart.
+
+    The ablations of ``best`` have their own fraction and are left out.
+    """
     if scale is None or scale == 1:
         return plan()
     frames = round(scale * PAPER_LABYRINTH_FRAMES)
-    cut = {s: campaign.shortened(s.job(0).config, frames) for s, _ in plan()}
-    return [(replace(s, variant=f"{s.variant} {cut[s]}".strip()), seed) for s, seed in plan()]
+    whole = [(s, seed) for s, seed in plan() if s not in _ABLATIONS]
+    cut = {s: campaign.shortened(s.job(0).config, frames) for s, _ in whole}
+    return [(replace(s, variant=f"{s.variant} {cut[s]}".strip()), seed) for s, seed in whole]
 
 
 def campaign_of(options: Options) -> campaign.Campaign:
@@ -89,6 +97,11 @@ def main(options: Options) -> int:
 
 
 def markdown() -> str:
+    """All scores, and the ablations of preset ``best`` if there are any."""
+    return "\n\n".join(table for table in (scores(), ablations()) if table)
+
+
+def scores() -> str:
     """The table from the rows: mean, 95 % interval over seeds, the paper's number, the limits."""
     known = limits.table()
     lines = [
@@ -147,11 +160,45 @@ def summary() -> str:
     return "\n".join(lines)
 
 
-def _groups() -> dict[tuple[int, str, str, str], list[dict[str, str]]]:
-    """The seeds of each (size, agent, variant, preset), in the order of the tables."""
-    found = rows.grouped(
-        PATH, read(), lambda r: (int(r["size"]), r["agent"], r["variant"], r["preset"])
+def ablations() -> str:
+    """What ``best`` changes, taken back one at a time; differences are on the same seeds."""
+    found = {s: group for s, group in _all_groups().items() if s in _ABLATIONS}
+    base = {row["seed"]: float(row["score"]) for row in found.get(ablation(""), [])}
+    lines = [
+        "| `best` on 4×4 at 300,000 frames, without | score | difference | seeds | solved | "
+        "median of solved |",
+        "|---|---|---|---|---|---|",
+    ]
+    for setting, without in _ABLATIONS.items():
+        if group := found.get(setting):
+            apart = [float(r["score"]) - base[r["seed"]] for r in group if r["seed"] in base]
+            cells = [
+                f"`{without}`" if without else "– (as it is)",
+                f"{np.mean([float(r['score']) for r in group]):.2f}",
+                " ".join(f"{value:+.2f}" for value in apart) if without and apart else "–",
+                " ".join(r["seed"] for r in group),
+                _solved(group),
+                _median(group),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) if found else ""
+
+
+def _all_groups() -> dict[Setting, list[dict[str, str]]]:
+    """The seeds of each setting, in the order of the rows."""
+    return rows.grouped(
+        PATH, read(), lambda r: Setting(int(r["size"]), r["agent"], r["preset"], r["variant"])
     )
+
+
+def _groups() -> dict[tuple[int, str, str, str], list[dict[str, str]]]:
+    """The seeds of each (size, agent, variant, preset) but the ablations, as the tables have
+    them."""
+    found = {
+        (s.size, s.agent, s.variant, s.preset): group
+        for s, group in _all_groups().items()
+        if s not in _ABLATIONS
+    }
     return {key: found[key] for key in sorted(found, key=_order)}
 
 
@@ -186,7 +233,7 @@ def _put_in_pages(table: str) -> None:
 def _plot() -> None:
     from lwm import plots
 
-    data = read()
+    data = [row for group in _groups().values() for row in group]
     out = rows.RESULTS.parent / "docs" / "table1.png"
     if data:
         try:
