@@ -27,6 +27,7 @@ from lwm.intrinsic import (
 from lwm.learner import LearnerState, learn
 from lwm.training import Trainer
 from lwm.types import Unroll
+from lwm.world_model import certain_share
 
 
 class Constant(nn.Module):
@@ -169,6 +170,22 @@ def test_the_unexplained_share_is_of_the_variance_over_windows_and_rows() -> Non
     assert constant_bonus().learn(w, 0)[1]["world_model/unexplained"] == pytest.approx(7 / 0.5)
     still = w._replace(z=torch.ones(2, 2, 2))  # no variance at all: large, and a number
     assert constant_bonus().learn(still, 0)[1]["world_model/unexplained"].isfinite()
+
+
+def test_the_share_of_errors_that_are_certain() -> None:
+    """Squares 0.25, 1, 0.64 and 0.9801, which is just not certain; nothing wrong is no share."""
+    assert certain_share(torch.tensor([0.5, -1.0, 0.8, 0.99])) == pytest.approx(1 / 2.8701)
+    assert certain_share(torch.tensor([1.0, -0.995])) == 1
+    assert certain_share(torch.zeros(2, 2)) == 0
+
+
+def test_the_certain_share_is_of_real_transitions() -> None:
+    """Errors of rows 1 to 4 are 1, 0.5, none (a first row) and 0.5."""
+    w = one_window()._replace(z=torch.tensor([0.0, 1.0, 0.5, 1.0, 0.5]).view(5, 1, 1))
+    metrics = constant_bonus().learn(w, burn_in=2)[1]
+    assert metrics["world_model/certain_share"] == pytest.approx(1 / 1.5)
+    smooth = constant_bonus(world_model__sigmoid_output=False).learn(w, burn_in=2)[1]
+    assert "world_model/certain_share" not in smooth
 
 
 @pytest.mark.parametrize(

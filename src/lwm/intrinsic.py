@@ -17,7 +17,7 @@ from lwm import devices
 from lwm.config import Config
 from lwm.devices import Metrics
 from lwm.errors import RunFailed
-from lwm.world_model import WorldModel, bit_loss, prediction_error
+from lwm.world_model import WorldModel, bit_loss, certain_share, prediction_error
 
 
 class Window(NamedTuple):
@@ -247,6 +247,7 @@ class WorldModelBonus(ErrorBonus):
         self.hidden = config.world_model.hidden
         self.loss = config.world_model.loss
         self.clip_norm = config.world_model.clip_norm
+        self.foretells_bits = config.world_model.sigmoid_output
 
     def initial(self, batch: int) -> Tensor:
         """[batch, hidden] zero belief."""
@@ -302,6 +303,9 @@ class WorldModelBonus(ErrorBonus):
                 "world_model/error_mean": self.moments.mean,
                 "world_model/error_std": self.moments.std,
             }
+            if self.foretells_bits:
+                wrong = (prediction - goal) * valid[..., None]
+                metrics["world_model/certain_share"] = certain_share(wrong)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         limit = self.clip_norm or math.inf

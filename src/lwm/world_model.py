@@ -60,3 +60,14 @@ def bit_loss(prediction: Tensor, z: Tensor) -> Tensor:
 def prediction_error(prediction: Tensor, z: Tensor) -> Tensor:
     """[..., D], [..., D] -> mean squared error over the embedding [...] (Alg. 2)."""
     return (prediction - z).square().mean(-1)
+
+
+CERTAIN = 0.99
+"""A bit that is foretold wrongly by more than this passes less than a hundredth of its error back
+through the sigmoid: squared error does not unlearn it."""
+
+
+def certain_share(error: Tensor) -> Tensor:
+    """Errors of single bits [...] -> share of their squares that is of certain ones []."""
+    square = error.square()
+    return (square * (error.abs() > CERTAIN)).sum() / square.sum().clamp(min=1e-12)
