@@ -46,17 +46,29 @@ class Constant(nn.Module):
     def unroll(self, z: Tensor, action: Tensor, is_first: Tensor | None, belief: Tensor) -> Tensor:
         return self.guess.expand(*z.shape[:2], 1)
 
+    def foretell(self, outputs: Tensor, z: Tensor) -> Tensor:
+        return outputs
+
+
+class ConstantBit(Constant):
+    """Its number is the logit of a bit."""
+
+    def foretell(self, outputs: Tensor, z: Tensor) -> Tensor:
+        return torch.sigmoid(outputs)
+
 
 def config(**overrides: Any) -> Config:
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     return load_preset("debug", {"world_model.learning_rate": 0.0, **keys})
 
 
-def constant_bonus(frozen: bool = True, guess: float = 0.0, **overrides: Any) -> WorldModelBonus:
+def constant_bonus(
+    frozen: bool = True, guess: float = 0.0, kind: type[Constant] = Constant, **overrides: Any
+) -> WorldModelBonus:
     """The bonus over ``Constant``; frozen, its moments are mean 0 and deviation 1 for ever."""
     if frozen:
         overrides["intrinsic__momentum"] = 1.0
-    bonus = WorldModelBonus(Constant(guess), config(**overrides))
+    bonus = WorldModelBonus(kind(guess), config(**overrides))
     if frozen:
         bonus.moments.updates = 1
     return bonus
@@ -239,14 +251,23 @@ def test_the_gradient_of_the_world_model_by_hand(limit: float, applied: float) -
 
 
 def test_cross_entropy_trains_and_the_squared_error_pays() -> None:
-    # The guess is 0.8; the bits that can be predicted are 1, 0 and 1.
-    bonus = constant_bonus(guess=0.8, world_model__loss="bce")
+    # The guess is 0.8, of logit log 4; the bits that can be predicted are 1, 0 and 1.
+    bonus = constant_bonus(guess=math.log(4), kind=ConstantBit, world_model__loss="bce")
     w = one_window()
     w = w._replace(z=torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0]).view(5, 1, 1))
     r_in, metrics = bonus.learn(w, burn_in=0)
     expected = -(2 * math.log(0.8) + math.log(0.2)) / 3
     assert metrics["world_model/loss"] == pytest.approx(expected, rel=1e-5)
     assert r_in[:, 0].tolist() == pytest.approx([0, 0.04, 0.64, 0, 0.04], abs=1e-6)
+
+
+@pytest.mark.parametrize(("loss", "gradient"), [("mse", 0.0), ("bce", 1.0)])
+def test_only_cross_entropy_unlearns_what_is_certain(loss: str, gradient: float) -> None:
+    """A sigmoid of 40 is 1 in float32: the squared error of a bit that is 0 moves it no more."""
+    bonus = constant_bonus(guess=40.0, kind=ConstantBit, world_model__loss=loss)
+    w = one_window()
+    bonus.learn(w._replace(z=torch.zeros_like(w.z)), burn_in=0)
+    assert bonus.model.guess.grad.item() == pytest.approx(gradient)
 
 
 def test_training_leaves_the_impossible_transition_out() -> None:
