@@ -27,6 +27,7 @@ from lwm.intrinsic import (
 from lwm.learner import LearnerState, learn
 from lwm.training import Trainer
 from lwm.types import Unroll
+from lwm.world_model import certain_share
 
 
 class Constant(nn.Module):
@@ -45,17 +46,29 @@ class Constant(nn.Module):
     def unroll(self, z: Tensor, action: Tensor, is_first: Tensor | None, belief: Tensor) -> Tensor:
         return self.guess.expand(*z.shape[:2], 1)
 
+    def foretell(self, outputs: Tensor, z: Tensor) -> Tensor:
+        return outputs
+
+
+class ConstantBit(Constant):
+    """Its number is the logit of a bit."""
+
+    def foretell(self, outputs: Tensor, z: Tensor) -> Tensor:
+        return torch.sigmoid(outputs)
+
 
 def config(**overrides: Any) -> Config:
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     return load_preset("debug", {"world_model.learning_rate": 0.0, **keys})
 
 
-def constant_bonus(frozen: bool = True, guess: float = 0.0, **overrides: Any) -> WorldModelBonus:
+def constant_bonus(
+    frozen: bool = True, guess: float = 0.0, kind: type[Constant] = Constant, **overrides: Any
+) -> WorldModelBonus:
     """The bonus over ``Constant``; frozen, its moments are mean 0 and deviation 1 for ever."""
     if frozen:
         overrides["intrinsic__momentum"] = 1.0
-    bonus = WorldModelBonus(Constant(guess), config(**overrides))
+    bonus = WorldModelBonus(kind(guess), config(**overrides))
     if frozen:
         bonus.moments.updates = 1
     return bonus
@@ -171,6 +184,22 @@ def test_the_unexplained_share_is_of_the_variance_over_windows_and_rows() -> Non
     assert constant_bonus().learn(still, 0)[1]["world_model/unexplained"].isfinite()
 
 
+def test_the_share_of_errors_that_are_certain() -> None:
+    """Squares 0.25, 1, 0.64 and 0.9801, which is just not certain; nothing wrong is no share."""
+    assert certain_share(torch.tensor([0.5, -1.0, 0.8, 0.99])) == pytest.approx(1 / 2.8701)
+    assert certain_share(torch.tensor([1.0, -0.995])) == 1
+    assert certain_share(torch.zeros(2, 2)) == 0
+
+
+def test_the_certain_share_is_of_real_transitions() -> None:
+    """Errors of rows 1 to 4 are 1, 0.5, none (a first row) and 0.5."""
+    w = one_window()._replace(z=torch.tensor([0.0, 1.0, 0.5, 1.0, 0.5]).view(5, 1, 1))
+    metrics = constant_bonus().learn(w, burn_in=2)[1]
+    assert metrics["world_model/certain_share"] == pytest.approx(1 / 1.5)
+    smooth = constant_bonus(world_model__sigmoid_output=False).learn(w, burn_in=2)[1]
+    assert "world_model/certain_share" not in smooth
+
+
 @pytest.mark.parametrize(
     ("included", "burn_in", "counted"),
     [
@@ -222,14 +251,23 @@ def test_the_gradient_of_the_world_model_by_hand(limit: float, applied: float) -
 
 
 def test_cross_entropy_trains_and_the_squared_error_pays() -> None:
-    # The guess is 0.8; the bits that can be predicted are 1, 0 and 1.
-    bonus = constant_bonus(guess=0.8, world_model__loss="bce")
+    # The guess is 0.8, of logit log 4; the bits that can be predicted are 1, 0 and 1.
+    bonus = constant_bonus(guess=math.log(4), kind=ConstantBit, world_model__loss="bce")
     w = one_window()
     w = w._replace(z=torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0]).view(5, 1, 1))
     r_in, metrics = bonus.learn(w, burn_in=0)
     expected = -(2 * math.log(0.8) + math.log(0.2)) / 3
     assert metrics["world_model/loss"] == pytest.approx(expected, rel=1e-5)
     assert r_in[:, 0].tolist() == pytest.approx([0, 0.04, 0.64, 0, 0.04], abs=1e-6)
+
+
+@pytest.mark.parametrize(("loss", "gradient"), [("mse", 0.0), ("bce", 1.0)])
+def test_only_cross_entropy_unlearns_what_is_certain(loss: str, gradient: float) -> None:
+    """A sigmoid of 40 is 1 in float32: the squared error of a bit that is 0 moves it no more."""
+    bonus = constant_bonus(guess=40.0, kind=ConstantBit, world_model__loss=loss)
+    w = one_window()
+    bonus.learn(w._replace(z=torch.zeros_like(w.z)), burn_in=0)
+    assert bonus.model.guess.grad.item() == pytest.approx(gradient)
 
 
 def test_training_leaves_the_impossible_transition_out() -> None:

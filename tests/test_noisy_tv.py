@@ -233,7 +233,7 @@ def test_a_residual_model_predicts_what_stays_from_the_start() -> None:
         torch.manual_seed(0)
         models.append(WorldModel(3, 2, c.world_model))
     z, action = torch.randn(4, 5, 3), torch.zeros(4, 5, dtype=torch.int64)
-    plain, residual = (m.unroll(z, action, None, m.initial(5)) for m in models)
+    plain, residual = (m.foretell(m.unroll(z, action, None, m.initial(5)), z) for m in models)
     assert torch.allclose(residual, z + plain)
     step = models[1].step(z[0], action[0], models[1].initial(5))[0]
     assert torch.allclose(step, residual[0], atol=1e-6)

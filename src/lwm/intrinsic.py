@@ -17,7 +17,7 @@ from lwm import devices
 from lwm.config import Config
 from lwm.devices import Metrics
 from lwm.errors import RunFailed
-from lwm.world_model import WorldModel, bit_loss, prediction_error
+from lwm.world_model import WorldModel, bit_loss, certain_share, prediction_error
 
 
 class Window(NamedTuple):
@@ -247,6 +247,7 @@ class WorldModelBonus(ErrorBonus):
         self.hidden = config.world_model.hidden
         self.loss = config.world_model.loss
         self.clip_norm = config.world_model.clip_norm
+        self.foretells_bits = config.world_model.sigmoid_output
 
     def initial(self, batch: int) -> Tensor:
         """[batch, hidden] zero belief."""
@@ -270,7 +271,7 @@ class WorldModelBonus(ErrorBonus):
     @torch.no_grad()
     def recompute(self, window: Window) -> Tensor:
         """The bonus of a window [T, B] with the present model and moments; nothing changes."""
-        prediction, goal, valid = self._predictions(window)
+        _, prediction, goal, valid = self._predictions(window)
         return self._paid(prediction_error(prediction, goal), valid, window)
 
     def learn(self, window: Window, burn_in: int) -> tuple[Tensor, Metrics]:
@@ -278,9 +279,9 @@ class WorldModelBonus(ErrorBonus):
 
         Bonus and gradient come from the same forward pass; the moments move first (row 9).
         """
-        prediction, goal, valid = self._predictions(window)
+        outputs, prediction, goal, valid = self._predictions(window)
         error = prediction_error(prediction, goal)
-        fault = bit_loss(prediction, goal) if self.loss == "bce" else error
+        fault = bit_loss(outputs, goal) if self.loss == "bce" else error
         real = valid.sum().clamp(min=1)
         loss = (fault * valid).sum() / real
         with torch.no_grad():
@@ -302,6 +303,9 @@ class WorldModelBonus(ErrorBonus):
                 "world_model/error_mean": self.moments.mean,
                 "world_model/error_std": self.moments.std,
             }
+            if self.foretells_bits:
+                wrong = (prediction - goal) * valid[..., None]
+                metrics["world_model/certain_share"] = certain_share(wrong)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         limit = self.clip_norm or math.inf
@@ -311,17 +315,17 @@ class WorldModelBonus(ErrorBonus):
         self.optimiser.step()
         return r_in, metrics
 
-    def _predictions(self, window: Window) -> tuple[Tensor, Tensor, Tensor]:
-        """Of rows 1 .. T-1: predictions and goals [T-1, B, D], and which are real [T-1, B]."""
+    def _predictions(self, window: Window) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of rows 1 .. T-1: outputs, predictions, goals [T-1, B, D], which are real [T-1, B]."""
         z, is_first = window.z, window.is_first
         cut = is_first[:-1] if self.reset_state else None
         belief = self.model.initial(z.shape[1]) if window.belief is None else window.belief
-        prediction = self.model.unroll(z[:-1], window.a_tm1[1:], cut, belief)
+        outputs = self.model.unroll(z[:-1], window.a_tm1[1:], cut, belief)
         goal = z[1:]
         if self.config.boundary == "reset":
             following = torch.cat([z[2:], z[-1:]])
             goal = torch.where(window.is_last[1:, :, None], following, goal)
-        return prediction, goal, ~is_first[1:]
+        return outputs, self.model.foretell(outputs, z[:-1]), goal, ~is_first[1:]
 
     def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         """Networks and optimisers that a checkpoint saves, by name."""
