@@ -90,6 +90,9 @@ AVERAGED = "dqn.average=0.998"
 LAST = "dqn.average=0"
 """The last weights are scored, where a preset averages."""
 
+_EARLIER = "intrinsic.fade_from=0.15 intrinsic.fade_until=0.5"
+"""The bonus is gone by half of the run."""
+
 ROUNDED = "unroll_precision=bfloat16"
 """Products of bfloat16, where float32 takes more than an hour."""
 
@@ -149,6 +152,7 @@ def plan() -> list[tuple[Setting, int]]:
         ([Setting(5, "lwm", "best", "dqn.gap=0 dqn.symmetric_share=1")], range(3)),
         ([ablation(w) for w in ("", *WITHOUT) if w != LAST], range(1, 3)),
         ([Setting(6, "lwm", "best", ROUNDED)], range(3)),
+        ([Setting(6, "lwm", "best", f"{ROUNDED} {_EARLIER}")], range(1)),
         ([Setting(n, "random") for n in (3, 4, 5)], range(1)),
     ]
     return [(s, seed) for settings, seeds in blocks for seed in seeds for s in settings]
