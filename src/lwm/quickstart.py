@@ -24,10 +24,9 @@ PAPER_SCORE = -10.8
 """Table 1, 3 × 3, recurrent DQN + WM; the mean of 128 episodes after 1M frames."""
 PAPER_EPISODES, PAPER_FRAMES = 128, 1_000_000
 HURRY = {
-    # Fresher rows for every update, of which half as many do; schedules need not wait for the last
-    # frame, and the bonus is gone while the rate is still high.
+    # Fresher rows for every update, of which half as many do; the bonus is gone while the rate is
+    # still high.
     "loop.actors": 64,
-    "loop.schedule_frames": 800_000,
     "intrinsic.fade_until": 0.5,
     "unroll_precision": "bfloat16",
 }
