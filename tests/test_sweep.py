@@ -431,7 +431,9 @@ def test_stopping_a_sweep_and_going_on(tmp_path: Path) -> None:
     # The other run gets a directory that is no run: its own error, which does not stop the first.
     with runner.stored_in(tmp_path / "runs"):
         other = grid.Setting("2x2", "dqn", "debug", change).job(0).directory
-    (other / "config.json").unlink()
+    other.mkdir(parents=True, exist_ok=True)  # on a busy machine it may not have begun
+    (other / "config.json").unlink(missing_ok=True)
+    (other / "metrics.jsonl").touch()
     done = call()
     assert done.returncode == 1
     assert "failed   grid/2x2-dqn" in done.stdout and "already has a run" in done.stdout
