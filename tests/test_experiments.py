@@ -17,7 +17,7 @@ from lwm import experiments, files, runs, session
 from lwm.cli import main
 from lwm.config import difference, get, load_preset
 from lwm.errors import BadInput, RunFailed
-from lwm.experiments import atari, limits, rows, runner, table1, table1_plan, table2
+from lwm.experiments import atari, campaign, limits, rows, runner, table1, table1_plan, table2
 from lwm.experiments.options import Options
 from lwm.statistics import interval
 
@@ -258,12 +258,37 @@ def test_a_run_that_averages_gives_two_rows(monkeypatch: pytest.MonkeyPatch) -> 
     assert (averaged["score"], plain["score"]) == (-2.0, -3.0)
 
 
+def test_every_row_of_table1_is_planned() -> None:
+    """Or is what the last weights of a planned run give beside the averaged ones."""
+    planned = {setting.key(seed) for setting, seed in table1.plan()}
+    for size, agent, variant, preset, seed in list(planned):
+        if table1_plan.AVERAGED in variant:
+            rest = variant.removesuffix(table1_plan.AVERAGED).strip()
+            planned.add((size, agent, rest, preset, seed))
+    last = table1_plan.ablation(table1_plan.LAST)
+    planned |= {last.key(seed) for seed in table1_plan.ABLATED}
+    for row in table1.read():
+        assert tuple(row[k] for k in table1.KEYS) in planned, row["command"]
+
+
+def test_seeds_counts_those_of_each_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = table1.campaign_of(Options())
+    first = {setting: seed for setting, seed in reversed(asked.plan)}
+    found = campaign.missing([asked], 1)
+    assert {(s, seed) for owners in found.values() for _, s, seed in owners} == set(first.items())
+    assert max(first.values()) == 3  # as of those that average weights
+    assert len(campaign.missing([asked], None)) == len(asked.plan)
+
+
 def test_ablations_are_a_table_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table1, "PATH", tmp_path / "table1.csv")
     row = dict.fromkeys(table1.COLUMNS, "0") | {"size": 4, "agent": "lwm", "preset": "best"}
-    scored = {"": {1: -24.0, 2: -26.0}, "dqn.gap=0": {1: -25.5, 2: -25.0}, "dqn.n_step=1": {3: -9}}
+    scored = {"": {1: -24.0, 2: -26.0}, "dqn.gap=0": {1: -25.5, 2: -25.0}, "dqn.n_step=1": {2: -27}}
     variants = {w: table1_plan.ablation(w).variant for w in scored} | {"": table1_plan.SHORT}
     found = [
         row | {"variant": variants[without], "seed": seed, "score": score}
@@ -271,15 +296,17 @@ def test_ablations_are_a_table_of_their_own(
         for seed, score in seeds.items()
     ]
     whole = row | {"variant": "", "seed": 1, "score": -22.0}
-    rows.append_all(table1.PATH, table1.COLUMNS, [*found, whole])
+    scaled = row | {"variant": table1_plan.SHORT, "seed": 0, "score": -99.0}  # --scale 0.3
+    rows.append_all(table1.PATH, table1.COLUMNS, [*found, whole, scaled])
     cells = [[c.strip() for c in line.split("|")] for line in table1.ablations().splitlines()[2:]]
     told = [(c[1], c[2], c[3], c[4]) for c in cells]
     assert told == [
         ("– (as it is)", "-25.00", "–", "1 2"),
-        ("`dqn.n_step=1`", "-9.00", "–", "3"),
+        ("`dqn.n_step=1`", "-27.00", "-1.00", "2"),
         ("`dqn.gap=0`", "-25.25", "-1.50 +1.00", "1 2"),
     ]
-    assert "-22.00" in table1.scores() and "-25" not in table1.scores()
+    (line,) = table1.scores().splitlines()[2:]
+    assert "-22.00" in line
     assert table1.markdown() == f"{table1.scores()}\n\n{table1.ablations()}"
 
 
@@ -398,10 +425,12 @@ def test_a_small_scale_has_a_small_warm_up(name: str) -> None:
 
 def test_scaled_runs_are_other_runs() -> None:
     whole = {setting.job(seed).id for setting, seed in table1.plan()}
-    for setting, seed in table1.scaled(0.25):
+    for (setting, seed), (full, _) in zip(table1.scaled(0.25), table1.plan(), strict=True):
         job = setting.job(seed)
-        assert job.config.loop.total_frames == 250_000
-        assert job.id not in whole and "loop.total_frames=250000" in job.command
+        frames = 75_000 if table1_plan.SHORT in full.variant else 250_000
+        assert job.config.loop.total_frames == frames
+        assert job.id not in whole and f"loop.total_frames={frames}" in job.command
+        assert job.command.count("loop.total_frames") == 1
     assert table1.scaled(None) == table1.scaled(1.0) == table1.plan()
     # Half a percent of 50M emulator frames at 4 frames a step.
     job = atari.plan(0.005)[0][0].job(0)

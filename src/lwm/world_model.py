@@ -74,7 +74,7 @@ def prediction_error(prediction: Tensor, z: Tensor) -> Tensor:
 
 CERTAIN = 0.99
 """A bit that is foretold wrongly by more than this passes less than a hundredth of its error back
-through the sigmoid: squared error does not unlearn it."""
+through the sigmoid: squared error hardly unlearns it."""
 
 
 def certain_share(error: Tensor) -> Tensor:

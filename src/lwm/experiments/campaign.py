@@ -136,14 +136,22 @@ def missing(campaigns: Iterable[Campaign], seeds: int | None) -> Todo:
     needed: list[runner.Job] = []
     for campaign in campaigns:
         have = present(campaign.path, campaign.columns, campaign.keys)
-        for setting, seed in campaign.plan:
-            if setting.key(seed) not in have and (seeds is None or seed < seeds):
+        for setting, seed in _first(campaign.plan, seeds):
+            if setting.key(seed) not in have:
                 todo.setdefault(setting.job(seed), []).append((campaign, setting, seed))
                 beside = campaign.needs(setting, seed) if campaign.needs else []
                 needed += [job for job in beside if not runner.finished(job)]
     for job in needed:
         todo.setdefault(job, [])  # nobody may want its rows: they are there
     return todo
+
+
+def _first(plan: Plan, seeds: int | None) -> Plan:
+    """The plan with at most so many seeds of each setting: the smallest."""
+    planned: dict[Setting, list[int]] = {}
+    for setting, seed in plan:
+        planned.setdefault(setting, []).append(seed)
+    return [(s, seed) for s, seed in plan if seed in sorted(planned[s])[:seeds]]
 
 
 def run(campaigns: Iterable[Campaign], options: Options) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from lwm.config import AGENTS, Config
 from lwm.experiments import campaign, limits, rows
 from lwm.experiments.options import PAPER_LABYRINTH_FRAMES, Options
-from lwm.experiments.table1_plan import ROUNDED, WITHOUT, Setting, ablation, plan
+from lwm.experiments.table1_plan import ABLATED, ROUNDED, SHORT, WITHOUT, Setting, ablation, plan
 from lwm.files import replace_between
 from lwm.statistics import interval
 
@@ -39,10 +40,6 @@ PAPER = {
 """(size, agent, variant) -> the paper's score.  Of MBIE-EB we report every beta: the paper's score
 stands beside each, and none is chosen by its test score."""
 
-_ABLATIONS = {ablation(without): without for without in ("", *WITHOUT)}
-"""Settings of the ablations of preset ``best``, which have a table of their own -> what they take
-back."""
-
 
 def config_of(row: Mapping[str, str]) -> Config:
     """The config that a row's command gives with this version."""
@@ -65,16 +62,16 @@ def status() -> str:
 
 
 def scaled(scale: float | None) -> list[tuple[Setting, int]]:
-    """The plan at a fraction of the paper's frames: another variant, so its rows stay apart.
+    """The plan at a fraction of its frames: other variants, so their rows stay apart."""
+    return [(_shorter(s, scale), seed) for s, seed in plan()] if scale not in (None, 1) else plan()
 
-    The ablations of ``best`` have their own fraction and are left out.
-    """
-    if scale is None or scale == 1:
-        return plan()
-    frames = round(scale * PAPER_LABYRINTH_FRAMES)
-    whole = [(s, seed) for s, seed in plan() if s not in _ABLATIONS]
-    cut = {s: campaign.shortened(s.job(0).config, frames) for s, _ in whole}
-    return [(replace(s, variant=f"{s.variant} {cut[s]}".strip()), seed) for s, seed in whole]
+
+@cache
+def _shorter(setting: Setting, scale: float) -> Setting:
+    config = setting.job(0).config
+    cut = campaign.shortened(config, round(scale * config.loop.total_frames))
+    whole = setting.variant.replace(SHORT, "").strip()
+    return replace(setting, variant=f"{whole} {cut}".strip())
 
 
 def campaign_of(options: Options) -> campaign.Campaign:
@@ -110,7 +107,7 @@ def scores() -> str:
         "blind DFS, ε = 0 |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (size, agent, variant, preset), group in _groups().items():
+    for (size, agent, preset, variant), group in _groups().items():
         score = np.array([float(r["score"]) for r in group])
         cells = [
             f"{size}×{size}",
@@ -119,7 +116,7 @@ def scores() -> str:
             variant or "–",
             f"{score.mean():.2f}",
             interval(score),
-            str(len(group)),
+            _seeds(group),
             f"{np.mean([float(r['score128']) for r in group]):.2f}",
             _solved(group),
             _median(group),
@@ -139,7 +136,7 @@ def summary() -> str:
         "best possible |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for (size, agent, variant, preset), group in _groups().items():
+    for (size, agent, preset, variant), group in _groups().items():
         if variant not in ("", ROUNDED):
             continue
         best = known.get((size, "bayes-optimal-eps0.01"))
@@ -162,44 +159,59 @@ def summary() -> str:
 
 def ablations() -> str:
     """What ``best`` changes, taken back one at a time; differences are on the same seeds."""
-    found = {s: group for s, group in _all_groups().items() if s in _ABLATIONS}
-    base = {row["seed"]: float(row["score"]) for row in found.get(ablation(""), [])}
+    found = {
+        key: [row for row in group if int(row["seed"]) in ABLATED]
+        for key, group in _every_group().items()
+        if key in _ABLATIONS
+    }
+    base = {row["seed"]: float(row["score"]) for row in found.get(_key(ablation("")), [])}
     lines = [
-        "| `best` on 4×4 at 300,000 frames, without | score | difference | seeds | solved | "
+        "| `best` on 4×4 at 300,000 frames, with | score | difference | seeds | solved | "
         "median of solved |",
         "|---|---|---|---|---|---|",
     ]
-    for setting, without in _ABLATIONS.items():
-        if group := found.get(setting):
+    for key, taken_back in _ABLATIONS.items():
+        if group := found.get(key):
             apart = [float(r["score"]) - base[r["seed"]] for r in group if r["seed"] in base]
             cells = [
-                f"`{without}`" if without else "– (as it is)",
+                f"`{taken_back}`" if taken_back else "– (as it is)",
                 f"{np.mean([float(r['score']) for r in group]):.2f}",
-                " ".join(f"{value:+.2f}" for value in apart) if without and apart else "–",
-                " ".join(r["seed"] for r in group),
+                " ".join(f"{value:+.2f}" for value in apart) if taken_back and apart else "–",
+                _seeds(group),
                 _solved(group),
                 _median(group),
             ]
             lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) if found else ""
+    return "\n".join(lines) if len(lines) > 2 else ""
 
 
-def _all_groups() -> dict[Setting, list[dict[str, str]]]:
+Key = tuple[int, str, str, str]
+"""Size, agent, preset, variant."""
+
+
+def _key(setting: Setting) -> Key:
+    return setting.size, setting.agent, setting.preset, setting.variant
+
+
+_ABLATIONS = {_key(ablation(taken_back)): taken_back for taken_back in ("", *WITHOUT)}
+"""The ablations of preset ``best``, which have a table of their own -> what they take back."""
+
+
+def _every_group() -> dict[Key, list[dict[str, str]]]:
     """The seeds of each setting, in the order of the rows."""
     return rows.grouped(
-        PATH, read(), lambda r: Setting(int(r["size"]), r["agent"], r["preset"], r["variant"])
+        PATH, read(), lambda r: (int(r["size"]), r["agent"], r["preset"], r["variant"])
     )
 
 
-def _groups() -> dict[tuple[int, str, str, str], list[dict[str, str]]]:
-    """The seeds of each (size, agent, variant, preset) but the ablations, as the tables have
-    them."""
-    found = {
-        (s.size, s.agent, s.variant, s.preset): group
-        for s, group in _all_groups().items()
-        if s not in _ABLATIONS
-    }
-    return {key: found[key] for key in sorted(found, key=_order)}
+def _groups() -> dict[Key, list[dict[str, str]]]:
+    """The seeds of each setting but the ablations, in the order of the tables."""
+    found = _every_group()
+    return {key: found[key] for key in sorted(found, key=_order) if key not in _ABLATIONS}
+
+
+def _seeds(group: list[dict[str, str]]) -> str:
+    return " ".join(sorted((r["seed"] for r in group), key=int))
 
 
 def _solved(group: list[dict[str, str]]) -> str:
@@ -211,8 +223,8 @@ def _median(group: list[dict[str, str]]) -> str:
     return f"{np.median(medians):.0f}" if medians else "–"
 
 
-def _order(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    size, agent, variant, preset = key
+def _order(key: Key) -> tuple[Any, ...]:
+    size, agent, preset, variant = key
     presets = ("paper", "best", "official", "debug")  # one that is no more: behind, by name
     place = presets.index(preset) if preset in presets else len(presets)
     return size, AGENTS.index(agent), place, preset, variant
