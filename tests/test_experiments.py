@@ -289,15 +289,15 @@ def test_ablations_are_a_table_of_their_own(
     monkeypatch.setattr(table1, "PATH", tmp_path / "table1.csv")
     row = dict.fromkeys(table1.COLUMNS, "0") | {"size": 4, "agent": "lwm", "preset": "best"}
     scored = {"": {1: -24.0, 2: -26.0}, "dqn.gap=0": {1: -25.5, 2: -25.0}, "dqn.n_step=1": {2: -27}}
-    variants = {w: table1_plan.ablation(w).variant for w in scored} | {"": table1_plan.SHORT}
+    variants = {taken_back: table1_plan.ablation(taken_back).variant for taken_back in scored}
     found = [
         row | {"variant": variants[without], "seed": seed, "score": score}
         for without, seeds in scored.items()
         for seed, score in seeds.items()
     ]
     whole = row | {"variant": "", "seed": 1, "score": -22.0}
-    scaled = row | {"variant": table1_plan.SHORT, "seed": 0, "score": -99.0}  # --scale 0.3
-    rows.append_all(table1.PATH, table1.COLUMNS, [*found, whole, scaled])
+    other = row | {"variant": variants[""], "seed": 0, "score": -99.0}  # not a planned seed
+    rows.append_all(table1.PATH, table1.COLUMNS, [*found, whole, other])
     cells = [[c.strip() for c in line.split("|")] for line in table1.ablations().splitlines()[2:]]
     told = [(c[1], c[2], c[3], c[4]) for c in cells]
     assert told == [

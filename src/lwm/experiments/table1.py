@@ -166,8 +166,8 @@ def ablations() -> str:
     }
     base = {row["seed"]: float(row["score"]) for row in found.get(_key(ablation("")), [])}
     lines = [
-        "| `best` on 4×4 at 300,000 frames, with | score | difference | seeds | solved | "
-        "median of solved |",
+        "| `best` on 4×4, 300,000 frames, products of bfloat16, with | score | difference | seeds "
+        "| solved | median of solved |",
         "|---|---|---|---|---|---|",
     ]
     for key, taken_back in _ABLATIONS.items():
