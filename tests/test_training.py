@@ -24,6 +24,7 @@ import lwm
 from lwm import files, runs, saving, session
 from lwm.cli import main
 from lwm.config import Config, load_preset, to_dict
+from lwm.envs.rows import RowEnv
 from lwm.errors import CheckpointError, RunFailed, RunInUse
 from lwm.training import Trainer
 from lwm.types import Event
@@ -115,6 +116,26 @@ def test_events_of_a_run() -> None:
     assert sum(e.data["episodes"] for e in events if "episodes" in e.data) > 30
 
 
+def test_labyrinths_grow() -> None:
+    """Even parts for the smaller sizes: 2×2 until 200 frames, 3×3 until 400, then 4×4."""
+    growing = config(env__size=4, env__first_size=2, env__grow_share=0.5, env__time_limit=4)
+    trainer = Trainer(growing)
+    assert isinstance(trainer.env, RowEnv)
+    sizes: dict[int, set[int]] = {2: set(), 3: set(), 4: set()}
+    while trainer.frames < 800:
+        before = trainer.frames
+        trainer.cycle()
+        rooms = trainer.env.env.doors.any(axis=2).sum(axis=1)
+        for lane in np.flatnonzero(trainer.step.is_first):
+            sizes[int(np.sqrt(rooms[lane]))].add(before)
+    assert max(sizes[2]) < 200 <= min(sizes[3]) and max(sizes[3]) < 400 <= min(sizes[4])
+    assert [growing.env.time_limit_at(p) for p in (0.0, 0.6)] == [4, 4]
+    early = config(env__size=4, env__first_size=2, env__early_steps_per_room=1).env
+    assert [early.time_limit_at(p) for p in (0.0, 0.3, 0.49, 0.5)] == [4, 9, 9, 20]
+    for unchanged in ({}, {"env__first_size": 4}, {"env__first_size": 9}):
+        assert {config(env__size=4, **unchanged).env.size_at(p) for p in (0.0, 0.3, 1.0)} == {4}
+
+
 def test_train_is_the_loop_without_its_cycles() -> None:
     events, _ = finish(Trainer(config()))
     assert list(lwm.train(config())) == events
@@ -143,6 +164,8 @@ AGENTS = {
         "intrinsic__start_belief": "stored",
         "intrinsic__final_beta": 0.0,
         "env__early_steps_per_room": 2,
+        "env__size": 4,
+        "env__first_size": 2,
         "world_model__loss": "bce",
     },
 }

@@ -161,6 +161,8 @@ def check(config: Config) -> None:
             raise BadInput("world_model.residual=True needs world_model.sigmoid_output=False")
     if config.replay.prioritised:
         _check_prioritised(config)
+    if config.env.first_size == 1:
+        raise BadInput("env.first_size=1 is no labyrinth: 2 or more, or 0 for env.size throughout")
     if config.env.tv and config.workload != "labyrinth":
         raise BadInput("env.tv=True is for the labyrinth; Atari has atari.tv")
     if config.intrinsic.fade_from > config.intrinsic.fade_until:

@@ -22,10 +22,32 @@ class EnvConfig:
         0, "early in training, truncate after so many steps per room; 0: as time_limit", 0, 10**6
     )
     early_share: float = setting(0.5, "share of the frames that is the early part", 0, 1)
+    first_size: int = setting(
+        0, "rooms per side in the first episodes, growing to size; 0: size from the start", 0, 64
+    )
+    grow_share: float = setting(
+        0.6,
+        "share of the frames before episodes have the full size, even over the smaller ones",
+        0,
+        1,
+    )
     carve_start: Literal["corner", "random"] = setting(
         "corner", "cell where carving begins; row 36"
     )
     tv: bool = setting(False, "a noisy TV in one room: 8 more bits, and an action that re-tunes")
+
+    def size_at(self, progress: float) -> int:
+        """Rooms per side of episodes that begin at this share of the frames."""
+        smaller = max(self.size - self.first_size, 0) if self.first_size else 0
+        if progress >= self.grow_share:
+            return self.size
+        return self.size - smaller + int(smaller * progress / self.grow_share)
+
+    def time_limit_at(self, progress: float) -> int:
+        """Steps until truncation of episodes that begin at this share of the frames."""
+        early = self.early_steps_per_room > 0 and progress < self.early_share
+        steps = self.early_steps_per_room * self.size_at(progress) ** 2
+        return min(steps, self.time_limit) if early else self.time_limit
 
 
 @dataclass(frozen=True)

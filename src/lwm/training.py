@@ -13,6 +13,7 @@ from lwm.actor import ActorState, act, initial_state, ladder, seen_once
 from lwm.config import Config
 from lwm.coverage import coverage_in
 from lwm.devices import Metrics
+from lwm.envs.rows import RowEnv
 from lwm.envs.television import Television
 from lwm.envs.vector import make_env, sense_in
 from lwm.errors import CheckpointError
@@ -72,7 +73,7 @@ class Trainer:
         self.cycles = 0
         self.pretrained = 0
         self.acted = 0
-        self.env.set_time_limit(self._time_limit())
+        self._set_episodes()
         self.step: Step = self.env.reset()
         if self.coverage is not None:
             self.coverage.add(self.env.ram)
@@ -99,12 +100,15 @@ class Trainer:
         """How far the schedules have come."""
         return self.config.progress(self.frames)
 
-    def _time_limit(self) -> int:
+    def _set_episodes(self) -> None:
+        """What the schedules say of episodes that begin from now on."""
         if self.config.workload == "atari":
-            return self.config.atari.time_limit
-        c = self.config.env
-        early = c.early_steps_per_room > 0 and self.progress < c.early_share
-        return min(c.early_steps_per_room * c.size**2, c.time_limit) if early else c.time_limit
+            self.env.set_time_limit(self.config.atari.time_limit)
+            return
+        labyrinth = self.config.env
+        self.env.set_time_limit(labyrinth.time_limit_at(self.progress))
+        if isinstance(self.env, RowEnv):
+            self.env.set_size(labyrinth.size_at(self.progress))
 
     def run(self) -> Iterator[Event]:
         """Warm up, pretrain, then train until the frame budget is spent.
@@ -135,7 +139,7 @@ class Trainer:
         self.cycles += 1
         if learning and self.cycles % self.config.loop.cycles_per_update == 0:
             self._update()
-        self.env.set_time_limit(self._time_limit())
+        self._set_episodes()
         self.step = self.env.recv()
         self.frames += self.step.transitions
         self._look()

@@ -30,6 +30,7 @@ from lwm.envs.labyrinth_layouts import (
     layout_probabilities,
 )
 from lwm.envs.labyrinth_render import AGENT, UNVISITED, VISITED
+from trees import same
 
 UP, DOWN, LEFT, RIGHT = range(4)
 ID = "lwm/Labyrinth-v0"
@@ -279,6 +280,45 @@ def test_going_on_from_a_state_is_exact() -> None:
     assert env.reset()[0].tolist() == other.reset()[0].tolist()
     with pytest.raises(ValueError, match=r"\(16, 9\)"):
         LabyrinthVectorEnv(16, 4).set_state(state)
+
+
+@pytest.mark.parametrize("carve_start", CARVE_STARTS)
+def test_smaller_labyrinths_in_the_corner_of_a_map(carve_start: str) -> None:
+    """The same episodes as on a map of their own size; the map around them is not there."""
+    actions = np.random.default_rng(2).integers(4, size=(300, 8))
+    small = LabyrinthVectorEnv(8, 3, 40, carve_start)
+    large = LabyrinthVectorEnv(8, 5, 40, carve_start)
+    large.carved_size = 3
+    assert small.reset(seed=5)[0].tolist() == large.reset(seed=5)[0].tolist()
+    assert play(small, actions) == play(large, actions)
+    doors = large.doors.reshape(8, 5, 5, 4)
+    visited = large.visited.reshape(8, 5, 5)
+    assert (doors[:, :3, :3].reshape(8, 9, 4) == small.doors).all()
+    assert (visited[:, :3, :3].reshape(8, 9) == small.visited).all()
+    for around in (np.s_[:, 3:], np.s_[:, :, 3:]):
+        assert not doors[around].any() and visited[around].all()
+
+
+def test_labyrinths_grow_from_the_next_episode_on() -> None:
+    actions = np.random.default_rng(3).integers(4, size=(400, 8))
+    env = LabyrinthVectorEnv(8, 5, time_limit=30)
+    env.carved_size = 3
+    env.reset(seed=1)
+    play(env, actions[:100])
+    before, lanes = env.get_state(), np.arange(8)
+    assert set((env.doors.any(axis=2)).sum(axis=1)) == {9}
+    env.carved_size = 4
+    assert same(env.get_state(), before)  # episodes that have begun keep their size
+    twin = LabyrinthVectorEnv(8, 5, time_limit=30)
+    twin.set_state(before)
+    twin.carved_size = 4
+    assert play(env, actions[100:]) == play(twin, actions[100:])
+    assert set((env.doors.any(axis=2)).sum(axis=1)) == {16}
+    expected, _ = carve(1 + lanes, env.get_state()["episode"], 4)
+    assert (env.doors.reshape(8, 5, 5, 4)[:, :4, :4].reshape(8, 16, 4) == expected).all()
+    for size in (1, 6):
+        with pytest.raises(ValueError, match=r"carved_size lies in 2 \.\. 5"):
+            env.carved_size = size
 
 
 def test_returned_arrays_are_not_reused() -> None:

@@ -147,6 +147,7 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         self.action_space = batch_space(self.single_action_space, num_envs)
 
         self._rooms = rooms = self.size * self.size
+        self._carved = self.size
         self._lanes = np.arange(num_envs)
         # Tables look up "4 * door bits + action", so doors are kept times four.
         step = np.array([-self.size, self.size, -1, 1])
@@ -230,10 +231,11 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         if (episode >= self._queued_to[lanes]).any():
             self._refill(depth)
         slot = lanes * self._depth + episode % self._depth
-        self._by_lane(self._doors4)[lanes] = self._queue_doors4.take(slot, axis=0)
+        doors4 = self._queue_doors4.take(slot, axis=0)
+        self._by_lane(self._doors4)[lanes] = doors4
         self._at[lanes] = self._queue_at.take(slot)
-        self._by_lane(self._unvisited)[lanes] = 1
-        self._left[lanes] = self._rooms
+        self._by_lane(self._unvisited)[lanes] = doors4 > 0  # a room without doors is not there
+        self._left[lanes] = self._carved**2
         self._deadline[lanes] = self._clock + self.time_limit
 
     def _by_lane(self, flat: NDArray[Any]) -> NDArray[Any]:
@@ -247,11 +249,35 @@ class LabyrinthVectorEnv(VectorEnv[NDArray[np.int8], NDArray[np.int64], NDArray[
         missing = np.maximum(self._episode + depth - first, 0)
         lane = self._lanes.repeat(missing)
         episode = np.arange(len(lane)) + (first - (missing.cumsum() - missing)).repeat(missing)
-        doors, start = carve_bits(self._seeds[lane], episode, self.size, self.carve_start)
+        doors, start = carve_bits(self._seeds[lane], episode, self._carved, self.carve_start)
         slot = lane * self._depth + episode % self._depth
-        self._queue_doors4[slot] = doors * 4
-        self._queue_at[slot] = lane * self._rooms + start
+        there = self._carved_rooms()
+        self._queue_doors4[slot] = 0
+        self._queue_doors4[slot[:, None], there] = doors * 4
+        self._queue_at[slot] = lane * self._rooms + there[start]
         self._queued_to = first + missing
+
+    @property
+    def carved_size(self) -> int:
+        """Rooms along one side of the labyrinths that episodes have from now on.
+
+        Set below ``size``, they lie in the upper left corner of the map.  The rooms around them are
+        out of reach, and count as visited.
+        """
+        return self._carved
+
+    @carved_size.setter
+    def carved_size(self, size: int) -> None:
+        if not 2 <= size <= self.size:
+            raise ValueError(f"carved_size lies in 2 .. {self.size}, not {size}")
+        if size != self._carved:
+            self._carved = size
+            np.minimum(self._queued_to, self._episode + 1, out=self._queued_to)
+
+    def _carved_rooms(self) -> Ints:
+        """[carved_size**2] the rooms of the map that these labyrinths have."""
+        side = np.arange(self._carved)
+        return (side[:, None] * self.size + side).ravel()
 
     def _new_seeds(self, seed: int | Sequence[int] | Ints | None) -> Ints:
         """[N] one seed per lane."""

@@ -89,6 +89,10 @@ class RowEnv:
         """Truncate episodes that begin from now on after so many steps."""
         self.env.time_limit = steps
 
+    def set_size(self, size: int) -> None:
+        """Episodes that begin from now on have labyrinths of so many rooms along one side."""
+        self.env.carved_size = size
+
     def rest(self, lanes: NDArray[np.int64]) -> None:
         """All labyrinths step together: there is nothing to save."""
 

@@ -108,7 +108,8 @@ class TelevisionLabyrinth(LabyrinthVectorEnv):
         assert self._seeds is not None
         number = np.full(len(lanes), self._rooms + 1)
         drawn = draw(self._seeds[lanes], self._episode[lanes], number)
-        self.tv_room[lanes] = drawn * self._rooms >> 32
+        there = self._carved_rooms()
+        self.tv_room[lanes] = there[drawn * len(there) >> 32]
         self._tuned[lanes] = 0
         self._show(lanes)
 

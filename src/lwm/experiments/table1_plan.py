@@ -93,6 +93,9 @@ LAST = "dqn.average=0"
 _EARLIER = "intrinsic.fade_from=0.15 intrinsic.fade_until=0.5"
 """The bonus is gone by half of the run."""
 
+_GROWN = "env.first_size=4"
+"""Training begins with smaller labyrinths."""
+
 ROUNDED = "unroll_precision=bfloat16"
 """Products of bfloat16, to save time: where float32 takes more than an hour, and in ablations."""
 
@@ -158,6 +161,8 @@ def plan() -> list[tuple[Setting, int]]:
         ([ablation(w) for w in ("", *WITHOUT) if w != LAST], ABLATED),
         ([Setting(6, "lwm", "best", ROUNDED)], range(3)),
         ([Setting(6, "lwm", "best", f"{ROUNDED} {_EARLIER}")], range(1)),
+        ([Setting(6, "lwm", "best", f"{ROUNDED} {_GROWN}")], range(1)),
+        ([Setting(6, "lwm", "best", f"{ROUNDED} {_EARLIER} {_GROWN}")], range(1)),
         ([Setting(n, "random") for n in (3, 4, 5)], range(1)),
     ]
     return [(s, seed) for settings, seeds in blocks for seed in seeds for s in settings]
