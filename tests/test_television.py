@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lwm.config import load_preset
-from lwm.envs.labyrinth import LabyrinthVectorEnv
+from lwm.envs.labyrinth_vector import LabyrinthVectorEnv
 from lwm.envs.television import PATCH, ImageTelevision, Television, TelevisionLabyrinth
 from lwm.envs.vector import make_env
 from lwm.streams import environment_seeds

@@ -31,7 +31,7 @@ def _register(gymnasium: ModuleType) -> None:
     gymnasium.register(
         id="lwm/Labyrinth-v0",
         entry_point="lwm.envs.labyrinth:LabyrinthEnv",
-        vector_entry_point="lwm.envs.labyrinth:LabyrinthVectorEnv",
+        vector_entry_point="lwm.envs.labyrinth_vector:LabyrinthVectorEnv",
     )
 
 

@@ -19,7 +19,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import lwm
-from lwm.envs.labyrinth import LabyrinthEnv, LabyrinthVectorEnv
+from lwm.envs.labyrinth import LabyrinthEnv
 from lwm.envs.labyrinth_layouts import (
     CARVE_STARTS,
     _mix,
@@ -30,6 +30,7 @@ from lwm.envs.labyrinth_layouts import (
     layout_probabilities,
 )
 from lwm.envs.labyrinth_render import AGENT, UNVISITED, VISITED
+from lwm.envs.labyrinth_vector import LabyrinthVectorEnv
 from trees import same
 
 UP, DOWN, LEFT, RIGHT = range(4)

@@ -31,7 +31,7 @@ from lwm.bench.common import (
 from lwm.bench.cost import calls_per_cycle, costs
 from lwm.bench.report import OUT, Row, summary, table, write
 from lwm.config import Config, load_preset, replace
-from lwm.envs.labyrinth import LabyrinthVectorEnv
+from lwm.envs.labyrinth_vector import LabyrinthVectorEnv
 from lwm.errors import BadInput
 from lwm.machine import machine_facts
 from lwm.training import Trainer

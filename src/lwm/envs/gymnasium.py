@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from lwm.envs.labyrinth import LabyrinthVectorEnv
+from lwm.envs.labyrinth_vector import LabyrinthVectorEnv
 from lwm.envs.watchdog import deaf_children, limited
 from lwm.errors import BadInput, CheckpointError, LwmError, RunFailed, one_line
 from lwm.sections import GymConfig

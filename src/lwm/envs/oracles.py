@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lwm.envs.labyrinth import LabyrinthEnv, LabyrinthVectorEnv
+from lwm.envs.labyrinth import LabyrinthEnv
 from lwm.envs.labyrinth_layouts import (
     BITS,
     carve_bits,
     in_any_orientation,
     layout_probabilities,
 )
+from lwm.envs.labyrinth_vector import LabyrinthVectorEnv
 
 Floats = NDArray[np.float64]
 _LANES = 4096

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
-from lwm.envs.labyrinth import LabyrinthVectorEnv
+from lwm.envs.labyrinth_vector import LabyrinthVectorEnv
 from lwm.types import Step
 
 

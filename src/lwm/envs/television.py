@@ -15,8 +15,8 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from lwm.envs.labyrinth import LabyrinthVectorEnv
 from lwm.envs.labyrinth_layouts import Ints, draw
+from lwm.envs.labyrinth_vector import LabyrinthVectorEnv
 from lwm.envs.rows import Env, RowEnv
 from lwm.types import Step
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lwm.config import Config
 from lwm.envs.gymnasium import GymEnv
-from lwm.envs.labyrinth import LabyrinthVectorEnv
+from lwm.envs.labyrinth_vector import LabyrinthVectorEnv
 from lwm.envs.rows import Env, RowEnv
 from lwm.envs.television import ImageTelevision, LabyrinthTelevision, TelevisionLabyrinth
 from lwm.senses import Sense

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lwm.envs.labyrinth import LabyrinthEnv, LabyrinthVectorEnv
+from lwm.envs.labyrinth import LabyrinthEnv
+from lwm.envs.labyrinth_vector import LabyrinthVectorEnv
 from lwm.experiments.options import Options, missing_viz
 
 SIZE = 4
