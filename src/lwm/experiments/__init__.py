@@ -55,7 +55,7 @@ REGISTRY = {
     ),
     "noisy-tv": Entry(
         "a TV that shows noise when re-tuned: what five bonuses pay for it, and who watches",
-        "not measured as a whole, 93 runs: of table1's and atari's length, or shorter",
+        "not measured as a whole, 105 runs: of table1's and atari's length, or shorter",
         "not measured",
     ),
     "minigrid": Entry(

@@ -161,12 +161,18 @@ def plan(scale: float | None = None) -> list[tuple[Setting, int]]:
     every = [raw, *((b, d) for d in SIZES for b in ("wmse", "rf", "idf", "rnd"))]
     agents = [("wmse", 8), raw, ("wmse", 2), ("wmse", 4), ("wmse", 32)]
     agents += [(b, 8) for b in ("rf", "idf", "rnd")]
-    linear = [replace(s, hidden=0) for s in settings(maze, "agent", [("wmse", 4), ("wmse", 2)])]
+    linear_agents = [
+        replace(s, hidden=0) for s in settings(maze, "agent", [("wmse", 4), ("wmse", 2)])
+    ]
+    linear_walks = [
+        replace(s, hidden=0) for s in settings(maze, "random", [("wmse", d) for d in SIZES])
+    ]
     screens = [images[0], ("pixels", RAW[GAME]), *images[1:]]
     blocks = [
         (settings(GAME, "random", [*screens, ("wmse", 4), ("wmse", 8)]), range(1)),
         (settings(maze, "random", every), range(3)),
-        (linear, range(3)),
+        (linear_walks, range(3)),
+        (linear_agents, range(3)),
         (settings(maze, "agent", agents), range(3)),
         (settings(GAME, "agent", screens), range(1)),
     ]
