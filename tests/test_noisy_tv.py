@@ -315,6 +315,13 @@ def test_rows_of_other_settings_stay_apart(tmp_path: Path, monkeypatch: pytest.M
         "agent, without encoder.pretrain_iterations": ["3"],
     }
     assert "| labyrinth | agent | 1,000 | W-MSE + LWM | 4 |" in noisy_tv.markdown()
+    add(4, further="encoder.hidden=0")
+    assert noisy_tv.panels() == {  # other settings than the plan's stand in the table only
+        "labyrinth, agents trained with the bonus": [
+            ("W-MSE + LWM, 4, 1,000 steps", 0, 0),
+            ("W-MSE + LWM, 4, linear Φ, 1,000 steps", 0, 0),
+        ]
+    }
     add(1)
     with pytest.raises(BadInput, match="two rows of one run and seed"):
         noisy_tv.markdown()

@@ -36,6 +36,7 @@ BONUSES = {
     "rnd": "RND",
     "wmse": "W-MSE + LWM",
 }
+POLICIES = {"random": "random player", "agent": "agents trained with the bonus"}
 GAME = "montezuma_revenge"
 STEPS = {
     ("labyrinth", "random"): 100_000,
@@ -282,17 +283,35 @@ def _mean(values: np.ndarray, form: str) -> str:
     return format(values.mean(), form) if len(values) else "–"
 
 
-def _draw() -> None:
-    bars: dict[str, list[tuple[str, float, float]]] = {}
+def panels() -> dict[str, list[tuple[str, float, float]]]:
+    """Environment and policy -> each bonus, what it pays on re-tune steps, and elsewhere.
+
+    Without the rows whose settings the plan does not have: they stand in the table only.
+    """
+    found: dict[str, list[tuple[str, float, float]]] = {}
     for (env, policy, size, bonus, embedding), group in grouped().items():
         told = [r for r in group if r["bonus_tv"] and r["bonus_elsewhere"]]
-        if told:
-            tv, elsewhere = (
-                float(np.mean([float(r[c]) for r in told])) for c in ("bonus_tv", "bonus_elsewhere")
-            )
-            title = f"{env.replace('_', ' ')}, {policy}, {size:,} steps"
-            name = BONUSES[bonus] if bonus == "pixels" else f"{BONUSES[bonus]}, {embedding}"
-            bars.setdefault(title, []).append((name, tv, elsewhere))
+        policy, _, other = policy.partition(", ")
+        if not told or other not in ("", "encoder.hidden=0"):
+            continue
+        words = [BONUSES[bonus], str(embedding) if bonus != "pixels" else ""]
+        words += [
+            "linear Φ" if other else "",
+            f"{size:,} steps" if size < STEPS[env, policy] else "",
+        ]
+        tv, elsewhere = (
+            float(np.mean([float(r[c]) for r in told])) for c in ("bonus_tv", "bonus_elsewhere")
+        )
+        bar = (", ".join(word for word in words if word), tv, elsewhere)
+        found.setdefault(f"{env.replace('_', ' ')}, {POLICIES[policy]}", []).append(bar)
+    order = list(BONUSES.values())
+    for bars in found.values():
+        bars.sort(key=lambda bar: order.index(bar[0].split(", ")[0]))
+    return found
+
+
+def _draw() -> None:
+    bars = panels()
     if not bars:
         return
     from lwm.plots import television
