@@ -318,6 +318,13 @@ _BEST_SMALL: dict[str, Any] = {
     "intrinsic.fade_from": 0.0,
 }
 
+# Too large to begin with: the labyrinths of training grow, and the bonus is gone before the last.
+_GROWING: dict[str, Any] = {
+    "env.first_size": 4,
+    "intrinsic.fade_from": 0.15,
+    "intrinsic.fade_until": 0.5,
+}
+
 
 def best_for(size: int) -> dict[str, Any]:
     """What follows the size of the labyrinth in preset ``best``.
@@ -328,4 +335,5 @@ def best_for(size: int) -> dict[str, Any]:
     if size <= 3:
         return dict(_BEST_SMALL)
     unroll = {"replay.unroll": min(round(64 / 25 * size**2), 256)}
-    return {**unroll, **_LADDER} if size == 4 else unroll
+    of_size = {} if size == 5 else _LADDER if size == 4 else _GROWING
+    return unroll | of_size

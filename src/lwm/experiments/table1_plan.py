@@ -90,14 +90,11 @@ AVERAGED = "dqn.average=0.998"
 LAST = "dqn.average=0"
 """The last weights are scored, where a preset averages."""
 
-_EARLIER = "intrinsic.fade_from=0.15 intrinsic.fade_until=0.5"
-"""The bonus is gone by half of the run."""
+_FULL_SIZE = "env.first_size=0"
+"""Labyrinths that do not grow during training."""
 
-_GROWN = "env.first_size=4"
-"""Training begins with smaller labyrinths."""
-
-_GROWN_SOONER = f"{_GROWN} env.grow_share=0.3"
-"""And those of the full size come after 30 % of the frames instead of 60."""
+_LATER = "intrinsic.fade_from=0.5 intrinsic.fade_until=1"
+"""The bonus is gone at the end of the run, not by half of it."""
 
 ROUNDED = "unroll_precision=bfloat16"
 """Products of bfloat16, to save time: where float32 takes more than an hour, and in ablations."""
@@ -163,10 +160,13 @@ def plan() -> list[tuple[Setting, int]]:
         ([Setting(5, "lwm", "best", "dqn.gap=0 dqn.symmetric_share=1")], range(3)),
         ([ablation(w) for w in ("", *WITHOUT) if w != LAST], ABLATED),
         ([Setting(6, "lwm", "best", ROUNDED)], range(3)),
-        ([Setting(6, "lwm", "best", f"{ROUNDED} {_EARLIER}")], range(1)),
-        ([Setting(6, "lwm", "best", f"{ROUNDED} {_GROWN}")], range(1)),
-        ([Setting(6, "lwm", "best", f"{ROUNDED} {_EARLIER} {_GROWN}")], range(3)),
-        ([Setting(6, "lwm", "best", f"{ROUNDED} {_EARLIER} {_GROWN_SOONER}")], range(1)),
+        (
+            [
+                Setting(6, "lwm", "best", f"{ROUNDED} {taken_back}")
+                for taken_back in (f"{_FULL_SIZE} {_LATER}", _FULL_SIZE, "env.grow_share=0.3")
+            ],
+            range(1),
+        ),
         ([Setting(n, "random") for n in (3, 4, 5)], range(1)),
     ]
     return [(s, seed) for settings, seeds in blocks for seed in seeds for s in settings]
