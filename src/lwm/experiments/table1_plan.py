@@ -93,8 +93,8 @@ LAST = "dqn.average=0"
 _FULL_SIZE = "env.first_size=0"
 """Labyrinths that do not grow during training."""
 
-_MORE_REPLAY = "replay.capacity_steps=400000"
-"""Four times as many walks, so that each is seen less often."""
+_LESS_REPLAY = "replay.capacity_steps=100000"
+"""The paper's, so that each walk is seen four times as often."""
 
 _LATER = "intrinsic.fade_from=0.5 intrinsic.fade_until=1"
 """The bonus is gone at the end of the run, not by half of it."""
@@ -167,10 +167,10 @@ def plan() -> list[tuple[Setting, int]]:
             [
                 Setting(6, "lwm", "best", f"{ROUNDED} {change}")
                 for change in (
-                    f"{_FULL_SIZE} {_LATER}",
-                    _FULL_SIZE,
-                    "env.grow_share=0.3",
-                    _MORE_REPLAY,
+                    _LESS_REPLAY,
+                    f"env.grow_share=0.3 {_LESS_REPLAY}",
+                    f"{_FULL_SIZE} {_LESS_REPLAY}",
+                    f"{_FULL_SIZE} {_LESS_REPLAY} {_LATER}",
                 )
             ],
             range(1),
