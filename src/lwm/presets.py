@@ -319,7 +319,7 @@ _BEST_SMALL: dict[str, Any] = {
 }
 
 # Too large to begin with: the labyrinths of training grow, and the bonus is gone before the last.
-# Windows are long, and there are two for every row collected: more walks, each seen less often.
+# A row is replayed 184 times there: more walks are kept, so that each is seen less often.
 _GROWING: dict[str, Any] = {
     "replay.capacity_steps": 400_000,
     "env.first_size": 4,
