@@ -178,6 +178,13 @@ def test_agents_are_compared_over_the_tasks_they_share() -> None:
     assert tables._aggregate({"one": {"c": [5.0]}}, "x.") == ""
 
 
+def test_code_in_cells_is_set_as_code() -> None:
+    made = page.from_markdown("| `a<b` | c |\n|---|---|\n| `x=1` | `y` or 2 |\n", "t")
+    assert re.findall(r"<t[hd].*?>(.*?)</t[hd]>", made.replace("<thead>", "")) == [
+        "<code>a&lt;b</code>", "c", "<code>x=1</code>", "<code>y</code> or 2",
+    ]  # fmt: skip
+
+
 def test_columns_to_compare_stand_behind_the_seeds() -> None:
     text = "| a | seeds | x | paper | blind DFS |\n|---|---|---|---|---|\n| r | 2 | 7 | -1 | -2 |"
     made = page.from_markdown(text, "c")

@@ -267,7 +267,9 @@ def markdown() -> str:
             for c in ("bonus_tv", "bonus_elsewhere", "time_share", "score", "solved")
         )
         both = len(tv) == len(elsewhere) == len(group)
-        apart = f"{(tv - elsewhere).mean():+.2f} {interval(tv - elsewhere)}" if both else "–"
+        apart = f"{(tv - elsewhere).mean():+.2f}" if both else "–"
+        if both and len(group) > 1:
+            apart += f" {interval(tv - elsewhere)}"
         agent = policy.startswith("agent")
         cells = (
             env, policy, f"{size:,}", BONUSES[bonus], str(embedding), _mean(tv, ".2f"),

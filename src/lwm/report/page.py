@@ -104,7 +104,7 @@ def table(
     for row in rows:
         cells = []
         for number, cell in enumerate(row):
-            text = cell if number in raw else escape(cell)
+            text = cell if number in raw else _inline(cell)
             if number == 0:
                 cells.append(f'<th scope="row">{text}</th>')
             elif numeric[number]:
@@ -114,7 +114,7 @@ def table(
                 cells.append(f"<td{' class=long' * wraps}>{text}</td>")
         lines.append("<tr>" + "".join(cells) + "</tr>")
     top = "".join(
-        f'<th scope="col"{" class=num" * right}>{escape(name)}</th>'
+        f'<th scope="col"{" class=num" * right}>{_inline(name)}</th>'
         for name, right in zip(head, numeric, strict=True)
     )
     return (
@@ -123,6 +123,11 @@ def table(
         f'aria-label="{escape(caption)}"><table><thead><tr>{top}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>\n"
     )
+
+
+def _inline(text: str) -> str:
+    """Text of a cell; what stands between backticks is code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 _COMPARED = re.compile(r"paper|Bayes|blind|full|limit")
