@@ -60,6 +60,14 @@ def test_rooms_and_screens_are_uniform() -> None:
     assert np.abs(rooms - 4096 / 9).max() < 80 and np.abs(bits - 0.5).max() < 0.032
 
 
+def test_in_a_smaller_labyrinth_the_tv_stands_inside_it() -> None:
+    env = TelevisionLabyrinth(4096, size=4)
+    env.carved_size = 2
+    env.reset(seed=1)
+    rooms, counts = np.unique(env.tv_room, return_counts=True)
+    assert rooms.tolist() == [0, 1, 4, 5] and (abs(counts / 4096 - 1 / 4) < 0.03).all()
+
+
 def test_walking_is_as_without_a_tv() -> None:
     plain, tv = LabyrinthVectorEnv(LANES, size=4), TelevisionLabyrinth(LANES, size=4)
     rng = np.random.default_rng(2)

@@ -319,7 +319,7 @@ _BEST_SMALL: dict[str, Any] = {
 }
 
 # Too large to begin with: the labyrinths of training grow, and the bonus is gone before the last.
-# A row is replayed 184 times there: more walks are kept, so that each is seen less often.
+# Batches are drawn from four times as many walks, so that what is learned is less of those few.
 _GROWING: dict[str, Any] = {
     "replay.capacity_steps": 400_000,
     "env.first_size": 4,

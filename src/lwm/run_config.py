@@ -161,8 +161,7 @@ def check(config: Config) -> None:
             raise BadInput("world_model.residual=True needs world_model.sigmoid_output=False")
     if config.replay.prioritised:
         _check_prioritised(config)
-    if config.env.first_size == 1:
-        raise BadInput("env.first_size=1 is no labyrinth: 2 or more, or 0 for env.size throughout")
+    _check_growth(config)
     if config.env.tv and config.workload != "labyrinth":
         raise BadInput("env.tv=True is for the labyrinth; Atari has atari.tv")
     if config.intrinsic.fade_from > config.intrinsic.fade_until:
@@ -206,6 +205,16 @@ def _check_no_labyrinth(config: Config, off: Mapping[str, Any], where: str) -> N
     for key, allowed in off.items():
         if (value := get(config, key)) != allowed:
             raise BadInput(f"{key}={value} is for the labyrinth; {where} it must be {allowed}")
+
+
+def _check_growth(config: Config) -> None:
+    first, size = config.env.first_size, config.env.size
+    if first and config.workload != "labyrinth":
+        raise BadInput(f"env.first_size={first} is for the labyrinth")
+    if first == 1:
+        raise BadInput("env.first_size=1 is no labyrinth: 2 or more, or 0 for env.size throughout")
+    if first > size:
+        raise BadInput(f"env.first_size={first} is more than env.size={size}: labyrinths grow")
 
 
 def _check_prioritised(config: Config) -> None:

@@ -38,7 +38,7 @@ class EnvConfig:
 
     def size_at(self, progress: float) -> int:
         """Rooms per side of episodes that begin at this share of the frames."""
-        smaller = max(self.size - self.first_size, 0) if self.first_size else 0
+        smaller = self.size - self.first_size if self.first_size else 0
         if progress >= self.grow_share:
             return self.size
         return self.size - smaller + int(smaller * progress / self.grow_share)

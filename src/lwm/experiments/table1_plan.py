@@ -94,7 +94,7 @@ _FULL_SIZE = "env.first_size=0"
 """Labyrinths that do not grow during training."""
 
 _LESS_REPLAY = "replay.capacity_steps=100000"
-"""The paper's, so that each walk is seen four times as often."""
+"""The paper's: batches are drawn from a quarter of the walks."""
 
 _LATER = "intrinsic.fade_from=0.5 intrinsic.fade_until=1"
 """The bonus is gone at the end of the run, not by half of it."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -127,9 +128,9 @@ def score_plot(
         whole.set_title(f"{size}×{size}: all scores", loc="left", fontsize=10)
         told = [p for p in ("blind-dfs", "bayes-optimal", "full-map") if p in lines]
         text = "  ".join(f"{_PLAYERS[p][0]} {_minus(-lines[p])}" for p in told)
-        near.set_title(f"near: {text}", loc="left", fontsize=8.5)
+        near.set_title(f"near: {text}", loc="left", fontsize=7.5)
     for axes in grid[-1]:
-        axes.set_xlabel("mean return of an episode (log scale, better to the right)")
+        axes.set_xlabel("mean return, log scale")
     labels = [axes.get_legend_handles_labels() for axes in grid.flat]
     names = {text: line for found in labels for line, text in zip(*found, strict=True)}
     figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=4, frameon=False)
@@ -180,9 +181,9 @@ def _rank(key: tuple[str, str, str]) -> list[Any]:
 
 
 def _name(agent: str, variant: str, preset: str) -> str:
-    """``lwm, paper, boundary=mask``: settings without their section."""
+    """``lwm, paper, boundary=mask``: settings without their section, in lines that leave room."""
     settings = [setting.partition(".")[2] or setting for setting in variant.split()]
-    return ", ".join([agent, preset, *settings])
+    return fill(", ".join([agent, preset, *settings]), 48)
 
 
 def _score_axis(axes: Any, which: str, low: float, high: float) -> None:
