@@ -414,6 +414,7 @@ def test_fields_are_listed_once_a_class() -> None:
         ("labyrinth", {"env.first_size": 1}, "first_size=1 is no labyrinth"),
         ("labyrinth", {"env.first_size": 4}, "first_size=4 is more than env.size=3"),
         ("atari", {"env.first_size": 2}, "first_size=2 is for the labyrinth"),
+        ("gym", {"env.first_size": 2}, "first_size=2 is for the labyrinth"),
         ("labyrinth", {"unroll_threads": 2}, "unroll_threads=2 needs unroll_precision=bfloat16"),
         ("atari", {"unroll_precision": "bfloat16", "device": "cuda"}, "is for CPUs"),
         (

@@ -316,7 +316,7 @@ def test_rows_of_other_settings_stay_apart(tmp_path: Path, monkeypatch: pytest.M
     }
     assert "| labyrinth | agent | 1,000 | W-MSE + LWM | 4 |" in noisy_tv.markdown()
     add(4, further="encoder.hidden=0")
-    assert noisy_tv.panels() == {  # other settings than the plan's stand in the table only
+    assert noisy_tv.panels() == {  # rows of further settings stand in the table only
         "labyrinth, agents trained with the bonus": [
             ("W-MSE + LWM, 4, 1,000 steps", 0, 0),
             ("W-MSE + LWM, 4, linear Φ, 1,000 steps", 0, 0),

@@ -319,7 +319,7 @@ _BEST_SMALL: dict[str, Any] = {
 }
 
 # Too large to begin with: the labyrinths of training grow, and the bonus is gone before the last.
-# Batches are drawn from four times as many walks, so that what is learned is less of those few.
+# Replay keeps four times as many walks: with fewer, 6×6 hardly gets better.
 _GROWING: dict[str, Any] = {
     "replay.capacity_steps": 400_000,
     "env.first_size": 4,
@@ -337,5 +337,4 @@ def best_for(size: int) -> dict[str, Any]:
     if size <= 3:
         return dict(_BEST_SMALL)
     unroll = {"replay.unroll": min(round(64 / 25 * size**2), 256)}
-    of_size = {} if size == 5 else _LADDER if size == 4 else _GROWING
-    return unroll | of_size
+    return unroll | {4: _LADDER, 5: {}}.get(size, _GROWING)

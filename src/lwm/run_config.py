@@ -197,7 +197,12 @@ _FROM_ANY_ROW = {
     "replay.align_starts": 0,
     "replay.symmetry_share": 0,
 }
-_OF_BITS = {"dqn.auxiliary": 0, "replay.symmetry_share": 0, "world_model.loss": "mse"}
+_OF_LABYRINTH = {
+    "dqn.auxiliary": 0,
+    "replay.symmetry_share": 0,
+    "world_model.loss": "mse",
+    "env.first_size": 0,
+}
 """What is for the labyrinth -> how it must stand elsewhere."""
 
 
@@ -209,8 +214,6 @@ def _check_no_labyrinth(config: Config, off: Mapping[str, Any], where: str) -> N
 
 def _check_growth(config: Config) -> None:
     first, size = config.env.first_size, config.env.size
-    if first and config.workload != "labyrinth":
-        raise BadInput(f"env.first_size={first} is for the labyrinth")
     if first == 1:
         raise BadInput("env.first_size=1 is no labyrinth: 2 or more, or 0 for env.size throughout")
     if first > size:
@@ -227,7 +230,7 @@ def _check_prioritised(config: Config) -> None:
 
 def _check_gym(config: Config) -> None:
     """What works on the labyrinth only."""
-    _check_no_labyrinth(config, _OF_BITS, "here")
+    _check_no_labyrinth(config, _OF_LABYRINTH, "here")
 
 
 def _check_representation(config: Config) -> None:
@@ -273,7 +276,7 @@ def _check_rounding(config: Config) -> None:
 
 def _check_images(config: Config) -> None:
     """What works on the labyrinth's bits only."""
-    _check_no_labyrinth(config, {**_FROM_ANY_ROW, **_OF_BITS}, "on Atari")
+    _check_no_labyrinth(config, {**_FROM_ANY_ROW, **_OF_LABYRINTH}, "on Atari")
     if config.atari.backend == "ale-vector":
         for key, refused in {"coverage": "on", "fire_on_reset": True}.items():
             if getattr(config.atari, key) == refused:

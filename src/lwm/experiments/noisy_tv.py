@@ -288,12 +288,15 @@ def _mean(values: np.ndarray, form: str) -> str:
 def panels() -> dict[str, list[tuple[str, float, float]]]:
     """Environment and policy -> each bonus, what it pays on re-tune steps, and elsewhere.
 
-    Without the rows whose settings the plan does not have: they stand in the table only.
+    Without rows of further settings, but for a linear Φ: they stand in the table only.
     """
     found: dict[str, list[tuple[str, float, float]]] = {}
-    for (env, policy, size, bonus, embedding), group in grouped().items():
+    order = list(BONUSES)
+    for (env, told_policy, size, bonus, embedding), group in sorted(
+        grouped().items(), key=lambda item: order.index(item[0][3])
+    ):
         told = [r for r in group if r["bonus_tv"] and r["bonus_elsewhere"]]
-        policy, _, other = policy.partition(", ")
+        policy, _, other = told_policy.partition(", ")
         if not told or other not in ("", "encoder.hidden=0"):
             continue
         words = [BONUSES[bonus], str(embedding) if bonus != "pixels" else ""]
@@ -306,10 +309,7 @@ def panels() -> dict[str, list[tuple[str, float, float]]]:
         )
         bar = (", ".join(word for word in words if word), tv, elsewhere)
         found.setdefault(f"{env.replace('_', ' ')}, {POLICIES[policy]}", []).append(bar)
-    order = list(BONUSES.values())
-    for bars in found.values():
-        bars.sort(key=lambda bar: order.index(bar[0].split(", ")[0]))
-    return found
+    return dict(sorted(found.items()))
 
 
 def _draw() -> None:
